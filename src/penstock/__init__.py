@@ -1,0 +1,84 @@
+"""Penstock: elastic, stateful stream processing on Spark, written in Python. The public names, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import (
+    CheckpointError,
+    CorruptFileError,
+    DeclarationError,
+    FencedError,
+    OperatorError,
+    PenstockError,
+    QueryError,
+    SessionError,
+    StorageError,
+)
+from penstock.topology import writer as _writer
+from penstock.topology.aggregates import count, last, max, mean, min, sum, top_n
+from penstock.topology.states import ListState, MapState, ValueState
+from penstock.topology.stream import Stream, generate
+from penstock.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+avg = mean
+
+
+def session(app_name: str = "penstock", **settings: Any) -> SparkSession:
+    """Return a SparkSession with what leases rely on; see `penstock.spark.session.session`."""
+    from penstock.spark.session import session as make
+
+    return make(app_name, **settings)
+
+
+def from_dataframe(dataframe: Any, *, name: str = "source", stamp: str | None = None) -> Stream:
+    """Take a streaming DataFrame as a source.
+
+    Args:
+        dataframe: any streaming DataFrame of Spark Classic.
+        name: of the source; it is part of the checkpoint's identity.
+        stamp: column with the producer's time stamp (a timestamp, or microseconds since 1970), for latency figures.
+    """
+    from penstock.spark.dataframes import stream_of
+
+    return stream_of(dataframe, name, stamp)
+
+
+def _start(declared: _writer.Declared, spark: Any) -> Any:
+    from penstock.spark.query import start
+
+    return start(declared, spark)
+
+
+_writer.set_starter(_start)
+
+__all__ = [
+    "CheckpointError",
+    "CorruptFileError",
+    "DeclarationError",
+    "FencedError",
+    "ListState",
+    "MapState",
+    "OperatorError",
+    "PenstockError",
+    "QueryError",
+    "SessionError",
+    "StorageError",
+    "Stream",
+    "ValueState",
+    "__version__",
+    "avg",
+    "count",
+    "from_dataframe",
+    "generate",
+    "last",
+    "max",
+    "mean",
+    "min",
+    "session",
+    "sum",
+    "top_n",
+]

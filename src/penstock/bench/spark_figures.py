@@ -1,0 +1,147 @@
+"""What a run of plain Spark comes to: rates and latencies from the times of its commits. Pure, no pyspark.
+
+Also decides which rate a search for the highest one within a latency tries next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from penstock.bench.machine import CpuUse
+from penstock.bench.result import Spread, spread
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Time from the rows' stamps to the commit that holds them, over `rows` rows."""
+
+    mean_ms: float
+    p99_ms: float
+    worst_ms: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """A closed-loop run. Intervals are from commit to commit, over the batches that count.
+
+    `mean_latency_ms` is that of rows stamped when they were produced at exactly this rate: they wait half an
+    interval on average for their batch to start, and then for the whole batch.
+    """
+
+    name: str
+    rows_per_batch: int
+    batches: int
+    interval_ms: Spread
+    rate_per_s: Spread
+
+    @property
+    def mean_latency_ms(self) -> float:
+        return 1.5 * self.interval_ms.median
+
+
+@dataclass(frozen=True)
+class SteadyRun:
+    """An open-loop run at `rate_per_s`; `latency` covers the batches that count, `cpu` the same time."""
+
+    rate_per_s: float
+    batches: int
+    interval_ms: Spread
+    latency: Latency
+    cpu: CpuUse
+
+
+@dataclass(frozen=True)
+class HeldRate:
+    """The highest rate seen within a mean latency (0 if none), the lowest seen beyond it, and all runs."""
+
+    bound_ms: float
+    rate_per_s: float
+    mean_latency_ms: float
+    too_fast_per_s: float | None
+    runs: tuple[SteadyRun, ...]
+
+
+def derive_latency(waits_ms: Sequence[float], rows_each: int) -> Latency:
+    """Summarise the waits of files that hold `rows_each` rows, from the rows' stamp to the commit.
+
+    Raises:
+        ValueError: no file was waited for.
+    """
+    if not waits_ms:
+        raise ValueError("a latency needs at least one row that was committed")
+    ordered = sorted(waits_ms)
+    at_p99 = ordered[min(len(ordered) - 1, math.ceil(0.99 * len(ordered)) - 1)]
+    return Latency(fmean(ordered), at_p99, ordered[-1], rows_each * len(ordered))
+
+
+def derive_batch_run(name: str, rows_per_batch: int, committed_s: Sequence[float]) -> BatchRun:
+    """Turn commit times into intervals and rates; the last half of the batches counts."""
+    gaps_s = [later - earlier for earlier, later in pairwise(committed_s)]
+    counted = gaps_s[-max(1, len(committed_s) // 2) :]
+    return BatchRun(
+        name,
+        rows_per_batch,
+        len(committed_s),
+        spread([gap * 1000 for gap in counted]),
+        spread([rows_per_batch / gap for gap in counted]),
+    )
+
+
+def estimate_held_rate(known: Sequence[BatchRun], bound_ms: float) -> float:
+    """Estimate the rate at which one and a half intervals reach the bound.
+
+    An interval grows with the rows of a batch as `a + b n`; at the bound it is `bound / 1.5` long, so it
+    holds `n = (bound / 1.5 - a) / b` rows. Where even small batches take longer, 100,000 rows/s is a start.
+    """
+    interval_ms = bound_ms / 1.5
+    fewest = min(known, key=lambda run: run.rows_per_batch)
+    most = max(known, key=lambda run: run.rows_per_batch)
+    rows_apart = most.rows_per_batch - fewest.rows_per_batch
+    if rows_apart == 0:
+        return fewest.rate_per_s.median
+    slope = max((most.interval_ms.median - fewest.interval_ms.median) / rows_apart, 1e-6)
+    rows = fewest.rows_per_batch + (interval_ms - fewest.interval_ms.median) / slope
+    best = max(run.rate_per_s.median for run in known)
+    return min(max(rows * 1000 / interval_ms, 100_000.0), best)
+
+
+def propose_rate(held: float | None, too_fast: float | None) -> float:
+    """Say what to try next: between what held and what did not, or half as much again, or half."""
+    if held is not None and too_fast is not None:
+        return math.sqrt(held * too_fast)
+    if held is not None:
+        return held * 1.5
+    return (too_fast or 200_000.0) / 2
+
+
+def propose_batch_rows(known: Sequence[BatchRun], bound_ms: float, most: int = 4_000_000) -> int:
+    """Say which batch size should reach, but not pass, a mean latency, judging by the runs made so far.
+
+    An interval grows as `a + b n`, through the two largest sizes known; a tenth of the bound is kept in hand.
+    """
+    target_ms = 0.9 * bound_ms / 1.5
+    ordered = sorted(known, key=lambda run: run.rows_per_batch)
+    last = ordered[-1]
+    if len(ordered) == 1:
+        share = target_ms / last.interval_ms.median
+        return _whole(last.rows_per_batch * share, most)
+    first = ordered[-2]
+    rows_apart = max(1, last.rows_per_batch - first.rows_per_batch)
+    slope = max((last.interval_ms.median - first.interval_ms.median) / rows_apart, 1e-5)
+    rows = last.rows_per_batch + (target_ms - last.interval_ms.median) / slope
+    return _whole(rows, most)
+
+
+def fastest_within(runs: Sequence[BatchRun], bound_ms: float) -> BatchRun | None:
+    """Return the run with the highest rate whose mean latency is within the bound; None if there is none."""
+    within = [run for run in runs if run.mean_latency_ms <= bound_ms]
+    return max(within, key=lambda run: run.rate_per_s.median, default=None)
+
+
+def _whole(rows: float, most: int) -> int:
+    return min(most, max(1000, int(rows // 1000) * 1000))

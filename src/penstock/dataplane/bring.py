@@ -1,0 +1,111 @@
+"""`bring`: makes the state of shards present on a node, for migration, retry and recovery alike. Never inside an epoch.
+
+Tries, in order: the environment handed over on this node, brought forward by later deltas; the last snapshot plus deltas; nothing at all for a
+shard that was never written. It accepts nothing whose version and digest differ from what the committed chain says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.dataplane.channel import read_entries
+from penstock.dataplane.disk import Disk
+from penstock.dataplane.frames import FrameKind
+from penstock.dataplane.messages import Bring, BringShard, BroughtShard
+from penstock.dataplane.records import DeltaFrame
+from penstock.dataplane.state.protocol import TaskState
+
+ReadEntries = Callable[[object], pa.RecordBatch]
+
+
+def bring_shards(
+    state: TaskState, message: Bring, disk: Disk, checkpoint: str, node_dir: str, home: str
+) -> list[tuple[BroughtShard, str]]:
+    """Bring all shards of a message; return what came of each and the name of its environment.
+
+    Raises:
+        CorruptFileError: a snapshot or delta that the chain names is damaged.
+    """
+    results: list[tuple[BroughtShard, str]] = []
+    rebuild: list[tuple[BringShard, str]] = []
+    for wanted in message.shards:
+        name = f"{home}/{message.stage}-{message.task}-{wanted.shard}"
+        if _take_local(state, wanted, message.deltas, disk, checkpoint, node_dir):
+            assert wanted.local is not None
+            results.append((BroughtShard(wanted.shard, True, "local"), wanted.local))
+        else:
+            rebuild.append((wanted, name))
+    results.extend(_rebuild(state, rebuild, message.deltas, disk, checkpoint, node_dir))
+    return results
+
+
+def _take_local(
+    state: TaskState, wanted: BringShard, deltas: Iterable[DeltaFrame], disk: Disk, checkpoint: str, node_dir: str
+) -> bool:
+    if wanted.local is None or not state.open(wanted.shard, f"{node_dir}/{wanted.local}", wanted.local_version):
+        return False
+    behind = {wanted.shard: wanted.local_version}
+    if wanted.local_version < wanted.version:
+        _apply_deltas(state, behind, {wanted.shard: wanted.version}, deltas, disk, checkpoint)
+    return state.seal(wanted.shard, wanted.version, wanted.digest)
+
+
+def _rebuild(
+    state: TaskState,
+    wanted: list[tuple[BringShard, str]],
+    deltas: Iterable[DeltaFrame],
+    disk: Disk,
+    checkpoint: str,
+    node_dir: str,
+) -> list[tuple[BroughtShard, str]]:
+    have: dict[int, int] = {}
+    for shard, name in wanted:
+        state.open(shard.shard, f"{node_dir}/{name}", None)
+        snapshot = shard.snapshot
+        have[shard.shard] = snapshot.version if snapshot is not None else 0
+        if snapshot is not None and snapshot.extent is not None:
+            entries = read_entries(disk, checkpoint, snapshot.extent, FrameKind.SNAPSHOT)
+            state.apply(shard.shard, snapshot.version, entries.column("key"), entries.column("value"))
+    goal = {shard.shard: shard.version for shard, _ in wanted}
+    touched = _apply_deltas(state, have, goal, deltas, disk, checkpoint)
+    results: list[tuple[BroughtShard, str]] = []
+    for shard, name in wanted:
+        ok = state.seal(shard.shard, shard.version, shard.digest)
+        how = "empty" if shard.version == 0 else "changelog" if shard.shard in touched else "snapshot"
+        results.append((BroughtShard(shard.shard, ok, how if ok else "version or digest differs"), name))
+    return results
+
+
+def _apply_deltas(
+    state: TaskState, have: dict[int, int], goal: dict[int, int], deltas: Iterable[DeltaFrame], disk: Disk, checkpoint: str
+) -> set[int]:
+    """Fold in every delta later than what each shard has; return the shards that got any."""
+    touched: set[int] = set()
+    if all(have[shard] >= goal[shard] for shard in goal):
+        return touched
+    first = min(have[shard] for shard in goal if have[shard] < goal[shard])
+    for frame in deltas:
+        if frame.epoch <= first:
+            continue
+        entries = read_entries(disk, checkpoint, frame.extent, FrameKind.DELTA)
+        for shard, start, count in runs(np.asarray(entries.column("shard"))):
+            if shard in goal and have[shard] < frame.epoch <= goal[shard]:
+                keys, values = entries.column("key").slice(start, count), entries.column("value").slice(start, count)
+                state.apply(shard, frame.epoch, keys, values)
+                have[shard] = frame.epoch
+                touched.add(shard)
+    return touched
+
+
+def runs(shards: np.ndarray) -> Iterable[tuple[int, int, int]]:  # type: ignore[type-arg]
+    """Yield (shard, first row, rows) of each run of equal shards."""
+    if len(shards) == 0:
+        return
+    edges = np.flatnonzero(np.diff(shards)) + 1
+    starts = np.concatenate([[0], edges])
+    ends = np.concatenate([edges, [len(shards)]])
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield int(shards[start]), start, end - start

@@ -1,0 +1,272 @@
+"""What the committed records add up to: positions, versions, digests, snapshots and unconsumed segments of every chain.
+
+A pure function of the log: the live driver and start-up apply records through the same code. Nothing here starts work, and nothing that is not
+durable is ever applied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+
+from penstock.dataplane import paths, records
+from penstock.dataplane.positions import START, ChannelKey, PieceTaken, PublishedRows, ShardGroup, advance, oldest
+from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.records import Base, ChainBase, DeltaFrame, EdgeBase, Group, Position, Published, Range, Record
+from penstock.dataplane.state.protocol import U16, U64
+from penstock.errors import CorruptFileError
+
+
+class Chain:
+    """The committed state of one stage."""
+
+    def __init__(self, spec: StageSpec) -> None:
+        shards = spec.shards
+        self.spec = spec
+        self.name = spec.name
+        self.epoch = 0
+        self.hash = records.NO_HASH
+        at = {ChannelKey(given.edge, given.producer): START for given in spec.inputs}
+        self.groups = [ShardGroup(np.arange(shards, dtype=np.uint16), at)]
+        self.versions: U64 = np.zeros(shards, np.uint64)
+        self.digests: U64 = np.zeros((shards, 2), np.uint64)
+        self.dirty_since: U64 = np.zeros(shards, np.uint64)
+        self.delta_bytes: U64 = np.zeros(shards, np.uint64)
+        self.snapshot_bytes: U64 = np.zeros(shards, np.uint64)
+        self.written_at_dirty: U64 = np.zeros(shards, np.uint64)
+        self.written = 0
+        self.snapshots: dict[int, records.Snapshot] = {}
+        self.deltas: deque[DeltaFrame] = deque()
+        self.out: dict[int, deque[PublishedRows]] = {edge.edge: deque() for edge in spec.edges}
+        self.offset = 0
+        self.batch: records.Batch | None = None
+        self.intent: Record | None = None
+        self.watermark_us: int | None = None
+        self.rows_in = 0
+        self.rows_out = 0
+
+    def apply(self, record: Record, encoded: bytes) -> list[PublishedRows]:
+        """Fold in the next record of this chain; return what it published."""
+        self._check_next(record)
+        self.hash = records.hash_of(encoded)
+        self.epoch = record.epoch
+        if record.kind == "intent":
+            self.intent = record
+            return []
+        groups = self.intent.groups if record.kind == "done" and self.intent is not None else record.groups
+        self.intent = None
+        self._advance(groups)
+        if record.offsets is not None:
+            self.offset = record.offsets[1]
+        if record.batch is not None:
+            self.batch = record.batch
+        if record.watermark_us is not None:
+            self.watermark_us = record.watermark_us
+        for part in record.parts:
+            self._apply_part(record.epoch, part)
+        self._trim_deltas()
+        return self._publish(record)
+
+    def _check_next(self, record: Record) -> None:
+        expected = self.epoch if record.kind == "done" else self.epoch + 1
+        if record.epoch != expected or record.previous != self.hash:
+            raise CorruptFileError(
+                f"epoch {record.epoch} of '{record.chain}' does not follow epoch {self.epoch}: the log was put together "
+                "from others, restore it from a copy."
+            )
+
+    def _advance(self, groups: Iterable[Group]) -> None:
+        moved = [
+            (records.unpack_u16(group.shards), {ChannelKey(r.edge, r.chain): r.end for r in group.ranges}) for group in groups
+        ]
+        if moved:
+            self.groups = advance(self.groups, moved)
+
+    def _apply_part(self, epoch: int, part: records.TaskPart) -> None:
+        self.rows_in += part.rows_in
+        self.rows_out += part.rows_out
+        extents = [segment.extent for segment in part.segments] + ([part.delta] if part.delta else [])
+        for snapshot in part.snapshots:
+            self._apply_snapshot(snapshot)
+        if part.delta is not None:
+            changed = records.unpack_u16(part.changed)
+            fresh = changed[self.dirty_since[changed] == 0]
+            self.dirty_since[fresh] = epoch
+            self.written_at_dirty[fresh] = self.written
+            self.versions[changed] = epoch
+            self.digests[changed] = np.frombuffer(part.digests, "<u8").reshape(-1, 2)
+            self.delta_bytes[changed] += records.unpack_u32(part.delta_bytes)
+            self.deltas.append(DeltaFrame(epoch, part.task, part.delta))
+        self.written += sum(extent.length for extent in extents)
+
+    def _apply_snapshot(self, snapshot: records.Snapshot) -> None:
+        shard = snapshot.shard
+        self.snapshots[shard] = snapshot
+        self.snapshot_bytes[shard] = snapshot.size
+        self.dirty_since[shard] = 0
+        self.delta_bytes[shard] = 0
+
+    def _trim_deltas(self) -> None:
+        dirty = self.dirty_since[self.dirty_since > 0]
+        low = int(dirty.min()) if len(dirty) else self.epoch + 1
+        while self.deltas and self.deltas[0].epoch < low:
+            self.deltas.popleft()
+
+    def _publish(self, record: Record) -> list[PublishedRows]:
+        published: list[PublishedRows] = []
+        for edge, queue in self.out.items():
+            segments = [segment for part in record.parts for segment in part.segments if segment.edge == edge]
+            if segments:
+                item = PublishedRows(Published(record.epoch, segments, record.stamp, record.watermark_us))
+                queue.append(item)
+                published.append(item)
+        return published
+
+    def drop_consumed(self, edge: int, before: Position) -> None:
+        """Forget what no consumer needs any more."""
+        queue = self.out[edge]
+        while queue and queue[0].epoch < before.epoch:
+            queue.popleft()
+
+    def snapshot_of(self, shard: int) -> records.Snapshot | None:
+        return self.snapshots.get(shard)
+
+    def digest(self, shard: int) -> bytes:
+        return bytes(self.digests[shard].astype("<u8").tobytes())
+
+    def to_base(self) -> ChainBase:
+        return ChainBase(
+            chain=self.name,
+            epoch=self.epoch,
+            hash=self.hash,
+            groups=[_position_group(group) for group in self.groups],
+            edges=[EdgeBase(edge, [item.published for item in queue]) for edge, queue in self.out.items()],
+            versions=records.pack_u64(self.versions),
+            digests=records.pack_u64(self.digests),
+            dirty_since=records.pack_u64(self.dirty_since),
+            snapshots=list(self.snapshots.values()),
+            deltas=list(self.deltas),
+            offset=self.offset,
+            batch=self.batch,
+            intent=self.intent,
+            watermark_us=self.watermark_us,
+            rows_in=self.rows_in,
+            rows_out=self.rows_out,
+        )
+
+    def load_base(self, base: ChainBase) -> None:
+        self.epoch, self.hash = base.epoch, base.hash
+        self.groups = [
+            ShardGroup(
+                records.unpack_u16(group.shards), {ChannelKey(taken.edge, taken.chain): taken.end for taken in group.ranges}
+            )
+            for group in base.groups
+        ]
+        self.out = {edge.edge: deque(map(PublishedRows, edge.published)) for edge in base.edges}
+        self.versions = records.unpack_u64(base.versions)
+        self.digests = records.unpack_u64(base.digests).reshape(-1, 2)
+        self.dirty_since = records.unpack_u64(base.dirty_since)
+        for snapshot in base.snapshots:
+            self.snapshots[snapshot.shard] = snapshot
+            self.snapshot_bytes[snapshot.shard] = snapshot.size
+        self.deltas = deque(base.deltas)
+        self.offset, self.batch, self.intent = base.offset, base.batch, base.intent
+        self.watermark_us, self.rows_in, self.rows_out = base.watermark_us, base.rows_in, base.rows_out
+
+    def live_files(self) -> set[str]:
+        """Names of all data files that this chain still needs."""
+        live = {frame.extent.file for frame in self.deltas}
+        live.update(snapshot.extent.file for snapshot in self.snapshots.values() if snapshot.extent is not None)
+        for queue in self.out.values():
+            live.update(segment.extent.file for item in queue for segment in item.published.segments)
+        return live
+
+
+def _position_group(group: ShardGroup) -> Group:
+    shards = records.pack_u16(group.shards)
+    return Group(shards, [Range(key.edge, key.chain, at, at) for key, at in sorted(group.at.items())])
+
+
+class Chains:
+    """All chains of a query, and what flows between them."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.by_name = {name: Chain(spec) for name, spec in program.stages.items()}
+
+    def __getitem__(self, name: str) -> Chain:
+        return self.by_name[name]
+
+    def apply(self, record: Record, encoded: bytes) -> list[PublishedRows]:
+        """Fold in one durable record; forget what it consumed; return what it published."""
+        chain = self.by_name[record.chain]
+        published = chain.apply(record, encoded)
+        for given in chain.spec.inputs:
+            key = ChannelKey(given.edge, given.producer)
+            self.by_name[given.producer].drop_consumed(given.edge, oldest(chain.groups, key))
+        return published
+
+    def waiting(self, chain: Chain) -> Mapping[ChannelKey, deque[PublishedRows]]:
+        """Return what is published for a stage and not consumed by all of its shards."""
+        return {
+            ChannelKey(given.edge, given.producer): self.by_name[given.producer].out[given.edge] for given in chain.spec.inputs
+        }
+
+    def resolve(self, chain: Chain, groups: Iterable[Group]) -> list[PieceTaken]:
+        """Return the pieces that recorded ranges stand for; they are retained until the chain moves past them."""
+        pieces: list[PieceTaken] = []
+        for group in groups:
+            for taken in group.ranges:
+                key = ChannelKey(taken.edge, taken.chain)
+                for item in self.by_name[taken.chain].out[taken.edge]:
+                    if Position(item.epoch, 0) < taken.end and item.epoch >= taken.start.epoch:
+                        low = taken.start.row if item.epoch == taken.start.epoch else 0
+                        high = taken.end.row if item.epoch == taken.end.epoch else -1
+                        pieces.append(PieceTaken(key, low, high, item))
+        return pieces
+
+    def waiting_bytes(self) -> int:
+        return sum(item.bytes for chain in self.by_name.values() for queue in chain.out.values() for item in queue)
+
+    def live_files(self) -> set[str]:
+        return set().union(*(chain.live_files() for chain in self.by_name.values()))
+
+    def to_base(self, query: str, generation: int, part: int, identity: bytes, time_us: int) -> Base:
+        chains = [chain.to_base() for chain in self.by_name.values()]
+        return Base(paths.FORMAT_VERSION, query, generation, part, identity, time_us, chains)
+
+    def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> None:
+        """Take over a base and the records after it."""
+        for saved in base.chains:
+            if saved.chain in self.by_name:
+                self.by_name[saved.chain].load_base(saved)
+        for record, encoded in tail:
+            self.apply(record, encoded)
+
+
+def due_snapshots(chain: Chain, candidates: U16, retain_bytes: int, max_epochs: int, min_bytes: int) -> U16:
+    """Return the candidate shards whose deltas should be replaced by a snapshot, longest overdue first.
+
+    A shard is due when its deltas outweigh its last snapshot, or when they pin more of the channel's files, or more epochs, than is
+    to be kept.
+    """
+    dirty = chain.dirty_since[candidates].astype(np.int64)
+    heavy = chain.delta_bytes[candidates] >= np.maximum(chain.snapshot_bytes[candidates], np.uint64(min_bytes))
+    pinning = chain.written - chain.written_at_dirty[candidates].astype(np.int64) > retain_bytes
+    old = chain.epoch - dirty > max_epochs
+    due = (dirty > 0) & (heavy | pinning | old)
+    chosen: U16 = candidates[due][np.argsort(dirty[due], kind="stable")]
+    return chosen
+
+
+def complete_snapshots(chain: Chain, part: records.TaskPart) -> records.TaskPart:
+    """Fill in what the driver knows of the snapshots a task wrote: version and digest as of the last commit."""
+    if not part.snapshots:
+        return part
+    filled = [
+        msgspec.structs.replace(s, version=int(chain.versions[s.shard]), digest=chain.digest(s.shard)) for s in part.snapshots
+    ]
+    return msgspec.structs.replace(part, snapshots=filled)

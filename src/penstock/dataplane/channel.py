@@ -1,0 +1,223 @@
+"""Segments: how rows travel between operators, durable and replayable.
+
+A producer sorts its rows by the consumer's shard and writes them once; it never learns where a shard runs. A consumer reads slices of its
+own shards. Data files only grow and are shared by many frames; a record names each frame by extent and CRC.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.dataplane import paths
+from penstock.dataplane.disk import AppendFile, Disk
+from penstock.dataplane.frames import FrameKind, decode_frame, encode_frame, frame_crc
+from penstock.dataplane.keys import group_rows_by_shard, hash_keys, shards_of
+from penstock.dataplane.records import Extent, Segment, pack_u32
+from penstock.dataplane.state.protocol import ENTRY_SCHEMA, I64, U16, U32
+from penstock.errors import CorruptFileError
+
+ROLL_BYTES = 64 << 20
+_HEAD = struct.Struct("<III4x")  # shards, rows, bytes of shard_rows; keeps the Arrow body 8-byte aligned
+
+
+@dataclass(frozen=True)
+class EdgeSpec:
+    """How rows of one edge are dealt: by hash of the consumer's key columns, or all to the one shard of an unkeyed consumer."""
+
+    edge: int
+    keys: tuple[str, ...]
+    shards: int
+    consumer: str
+    routing: int = 0
+
+
+class DataWriter:
+    """Appends frames to a rolling data file of one writer; `sync` makes all of them durable at once."""
+
+    def __init__(self, disk: Disk, checkpoint: str, generation: int, writer: str, kind: str, roll_bytes: int = ROLL_BYTES) -> None:
+        self._disk = disk
+        self._checkpoint = checkpoint
+        self._generation = generation
+        self._writer = writer
+        self._kind = kind
+        self._roll_bytes = roll_bytes
+        self._number = 0
+        self._name = ""
+        self._file: AppendFile | None = None
+
+    @property
+    def current(self) -> str:
+        """Name of the file being written, empty when none is open."""
+        return self._name
+
+    def append(self, kind: FrameKind, *parts: bytes | pa.Buffer) -> Extent:
+        """Write one frame; durable after the next `sync`."""
+        file = self._open()
+        frame = encode_frame(kind, *parts)
+        length = sum(len(part) for part in frame)
+        offset = file.append(*frame)
+        return Extent(self._name, offset, length, frame_crc(frame))
+
+    def sync(self) -> None:
+        """Make everything appended durable; roll to a new file when this one is long enough."""
+        if self._file is None:
+            return
+        self._file.sync()
+        if self._file.size >= self._roll_bytes:
+            self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file, self._name = None, ""
+
+    def _open(self) -> AppendFile:
+        if self._file is None:
+            self._number += 1
+            self._name = paths.data_name(paths.DataFile(self._generation, self._writer, self._number, self._kind))
+            self._file = self._disk.open_append(paths.data_file(self._checkpoint, self._name))
+        return self._file
+
+
+def read_frame(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -> pa.Buffer:
+    """Return the payload of a recorded frame, checked against the record.
+
+    Raises:
+        CorruptFileError: names the file, when it is absent, too short, damaged, swapped or stale.
+    """
+    path = paths.data_file(checkpoint, extent.file)
+    try:
+        data = disk.read(path, extent.offset, extent.length)
+    except FileNotFoundError as error:
+        raise CorruptFileError(f"{path} is gone though a record names it; restore the file from a copy.") from error
+    return decode_frame(data, kind, path, extent.offset, expected_crc=extent.crc)
+
+
+def write_segment(writer: DataWriter, spec: EdgeSpec, rows: pa.Table, schema: pa.Schema, operator: str) -> Segment | None:
+    """Deal rows of `schema` to the consumer's shards and append them as one frame; None when there are none."""
+    if rows.num_rows == 0:
+        return None
+    counts, batch = deal_rows(spec, rows, operator)
+    shard_rows = pack_u32(counts)
+    head = _HEAD.pack(spec.shards, batch.num_rows, len(shard_rows))
+    padding = bytes(-len(shard_rows) % 8)
+    extent = writer.append(FrameKind.SEGMENT, head + shard_rows + padding, batch.serialize())
+    return Segment(spec.edge, extent, batch.num_rows, shard_rows, spec.routing)
+
+
+def deal_rows(spec: EdgeSpec, rows: pa.Table, operator: str) -> tuple[U32, pa.RecordBatch]:
+    """Return rows per shard and the rows, stable-sorted by shard."""
+    if not spec.keys:
+        return np.array([rows.num_rows], np.uint32), _one_batch(rows)
+    hashes = hash_keys([rows.column(name) for name in spec.keys], spec.keys, operator)
+    order, counts = group_rows_by_shard(shards_of(hashes, spec.shards), spec.shards)
+    if order is None:
+        return counts, _one_batch(rows)
+    return counts, _one_batch(rows).take(pa.array(order))
+
+
+def _one_batch(rows: pa.Table) -> pa.RecordBatch:
+    """The rows as one batch whose buffers hold nothing else (a slice would serialise with its offset)."""
+    if rows.num_columns == 0:
+        return pa.RecordBatch.from_pylist([{}] * rows.num_rows, schema=rows.schema)
+    arrays = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in rows.columns]
+    arrays = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for array in arrays]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+
+@dataclass(frozen=True)
+class SegmentRows:
+    """One segment as read: rows sorted by shard, and rows per shard."""
+
+    counts: U32
+    batch: pa.RecordBatch
+
+
+def read_segment(disk: Disk, checkpoint: str, extent: Extent, schema: pa.Schema) -> SegmentRows:
+    """Read one segment.
+
+    Raises:
+        CorruptFileError: the frame is damaged, or holds rows of another schema.
+    """
+    payload = read_frame(disk, checkpoint, extent, FrameKind.SEGMENT)
+    shards, rows, size = _HEAD.unpack_from(payload, 0)
+    counts = np.frombuffer(payload, "<u4", shards, _HEAD.size).astype(np.uint32, copy=False)
+    body = payload.slice(_HEAD.size + size + -size % 8)
+    try:
+        batch = pa.ipc.read_record_batch(body, schema)
+    except pa.ArrowException as error:
+        path = paths.data_file(checkpoint, extent.file)
+        raise CorruptFileError(f"{path} holds rows of another schema at offset {extent.offset} ({error}).") from error
+    if batch.num_rows != rows:
+        raise CorruptFileError(f"{paths.data_file(checkpoint, extent.file)} holds {batch.num_rows} rows, not {rows}.")
+    return SegmentRows(counts, batch)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of some shards out of one producer epoch, in shard order, with the shard of each run."""
+
+    shards: U16
+    counts: I64
+    rows: pa.Table
+
+
+def slice_pieces(segments: Sequence[SegmentRows], wanted: U16, start: int, end: int) -> list[Slice]:
+    """Return the rows [start, end) of each wanted shard's slice, where a slice runs through all segments in task order.
+
+    Args:
+        segments: of one producer epoch, in task order.
+        wanted: shards, ascending.
+        end: -1 for no end.
+    """
+    found: list[Slice] = []
+    before = np.zeros(len(wanted), np.int64)
+    for segment in segments:
+        counts = segment.counts[wanted].astype(np.int64)
+        low = np.clip(start - before, 0, counts)
+        high = counts if end < 0 else np.clip(end - before, 0, counts)
+        before += counts
+        took = np.maximum(high - low, 0)
+        if not took.any():
+            continue
+        first = _offsets(segment.counts)[wanted] + low
+        found.append(Slice(wanted, took, _rows_at(segment.batch, first, took)))
+    return found
+
+
+def _offsets(counts: U32) -> I64:
+    ends = np.cumsum(counts, dtype=np.int64)
+    return ends - counts
+
+
+def _rows_at(batch: pa.RecordBatch, first: I64, took: I64) -> pa.Table:
+    """Rows [first, first + took) of each run, without a copy when the runs touch."""
+    used = took > 0
+    first, took = first[used], took[used]
+    if np.array_equal(first[1:], first[:-1] + took[:-1]):
+        return pa.Table.from_batches([batch.slice(int(first[0]), int(took.sum()))])
+    starts = np.cumsum(took) - took
+    index = np.arange(int(took.sum()), dtype=np.int64) + np.repeat(first - starts, took)
+    return pa.Table.from_batches([batch.take(pa.array(index))])
+
+
+def write_entries(writer: DataWriter, kind: FrameKind, entries: pa.RecordBatch) -> Extent:
+    """Append a delta or a snapshot."""
+    return writer.append(kind, entries.serialize())
+
+
+def read_entries(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -> pa.RecordBatch:
+    """Read a delta or a snapshot (ENTRY_SCHEMA)."""
+    payload = read_frame(disk, checkpoint, extent, kind)
+    try:
+        return pa.ipc.read_record_batch(payload, ENTRY_SCHEMA)
+    except pa.ArrowException as error:
+        path = paths.data_file(checkpoint, extent.file)
+        raise CorruptFileError(f"{path} holds no entries at offset {extent.offset} ({error}).") from error
+
+

@@ -1,0 +1,552 @@
+"""The driver's core: which epoch runs when, on which tasks, and what is committed. Events in, calls on a `Shell` out.
+
+Owns leases as names, epochs in flight and the order of appends. Opens no file and no socket, reads no clock but the one it is given, never blocks:
+the Spark shell, the in-process harness and the simulator drive the same code. Only what `on_appended` confirmed is ever published.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from penstock.dataplane import messages, paths, records
+from penstock.dataplane.chains import Chain, Chains, complete_snapshots, due_snapshots
+from penstock.dataplane.cleanup import plan_cleanup
+from penstock.dataplane.latency import LatencyLog
+from penstock.dataplane.pace import Pace
+from penstock.dataplane.positions import GroupTake, stamps_of, take_epoch
+from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.records import Group, Record, Stamp, TaskPart
+from penstock.dataplane.run import Lease, Phase, Run, SinkWork, TaskSlot, assign_tasks
+from penstock.dataplane.settings import Settings
+from penstock.dataplane.sourcing import Arrivals
+from penstock.dataplane.state.protocol import U16
+from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
+
+STORAGE_RETRIES = 8
+
+
+class Shell(Protocol):
+    """What the engine asks of the world. None of these calls may call back into the engine."""
+
+    def send(self, lease: str, message: messages.ToLease) -> None: ...
+
+    def append(self, encoded: Sequence[bytes]) -> None:
+        """Make these records durable in order; answered by `on_appended`."""
+
+    def start_part(self, base: records.Base) -> None:
+        """Begin a log part with this base, after all appends asked for; answered by `on_part_started`."""
+
+    def drop_lease(self, lease: str, reason: str) -> None:
+        """End a lease and make sure that nothing more is heard of it."""
+
+    def run_sink(self, work: SinkWork) -> None:
+        """Hand the rows of an intended sink epoch to the sink; answered by `on_sink_done`."""
+
+    def clean_up(self, names: Sequence[str]) -> None:
+        """Delete these data files."""
+
+    def fail(self, error: PenstockError) -> None:
+        """End the query with this error."""
+
+
+@dataclass
+class Pending:
+    """A record on its way to the log."""
+
+    record: Record
+    encoded: bytes
+    run: Run
+
+
+class Engine:
+    """Steps every stage of one query through its epochs."""
+
+    def __init__(
+        self,
+        program: Program,
+        chains: Chains,
+        shell: Shell,
+        settings: Settings,
+        *,
+        query: str,
+        generation: int,
+        identity: bytes,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.program = program
+        self.chains = chains
+        self.settings = settings
+        self.generation = generation
+        self.leases: dict[str, Lease] = {}
+        self.runs = {name: Run(chains[name], settings) for name in program.stages}
+        self.pace = Pace(settings)
+        self.latency = {name: LatencyLog() for name in program.stages}
+        self.failed: PenstockError | None = None
+        self.stopping = False
+        self._shell = shell
+        self._query = query
+        self._identity = identity
+        self._clock = clock
+        self._wall = wall
+        self._part = 0
+        self._inflight: deque[Pending] = deque()
+        self._held: deque[Pending] = deque()
+        self._base_due = False
+        self._base_running = False
+        self._next_base = 0.0
+        self._capacity = 1
+        self._arrivals: dict[str, Arrivals] = {}
+        self._storage_failures: dict[str, int] = {}
+        self._committed: dict[str, Callable[[], None]] = {}
+        self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, capacity: int) -> None:
+        """Begin: write the first base of this generation, then accept leases."""
+        self._capacity = capacity
+        self._start_base()
+
+    def set_arrivals(self, source: str, arrivals: Arrivals) -> None:
+        """Say when the rows of a native source arrive."""
+        self._arrivals[source] = arrivals
+        arrivals.resume(self.chains[source].offset, self._wall())
+
+    def set_capacity(self, leases: int) -> None:
+        """Say how many leases can be held at most; tasks are dealt over what there is."""
+        self._capacity = max(1, leases)
+        self._assign()
+
+    def wanted_leases(self) -> int:
+        """How many leases the stages could use, at most the capacity."""
+        return 0 if self.stopping or self.failed else min(self._capacity, sum(len(run.slots) for run in self.runs.values()))
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def on_lease_up(self, lease: str, node: str) -> None:
+        """A lease has said hello."""
+        self.leases[lease] = Lease(lease, node, self._clock())
+        self._assign()
+
+    def on_lease_down(self, lease: str, reason: str) -> None:
+        """A lease is gone; its shards sit out until another one has them."""
+        gone = self.leases.pop(lease, None)
+        if gone is None:
+            return
+        for run in self.runs.values():
+            for slot in run.slots:
+                if slot.lease == lease:
+                    self._lose_slot(run, slot)
+        self._assign()
+
+    def on_message(self, lease: str, message: messages.FromLease) -> None:
+        """A lease reports. Anything from a lease that is not held any more is ignored."""
+        held = self.leases.get(lease)
+        if held is None or self.failed is not None:
+            return
+        held.heard_at = self._clock()
+        if isinstance(message, messages.Done):
+            self._on_done(lease, message)
+        elif isinstance(message, messages.Brought):
+            self._on_brought(lease, message)
+        elif isinstance(message, messages.Released):
+            self._on_released(lease, message)
+        elif isinstance(message, messages.Failed):
+            self._on_failed(lease, message)
+
+    def on_appended(self, count: int) -> None:
+        """The oldest `count` records handed to `append` are durable and this driver still owns the checkpoint."""
+        for _ in range(count):
+            self._publish(self._inflight.popleft())
+        if self._base_due and not self._inflight:
+            self._start_base()
+        self.step()
+
+    def on_part_started(self) -> None:
+        self._base_running = False
+        self._next_base = self._clock() + self.settings.base_interval_s
+        held, self._held = self._held, deque()
+        self._append(list(held))
+        self.step()
+
+    def on_sink_done(self, stage: str, epoch: int) -> None:
+        """The side effect of a sink epoch is complete."""
+        run = self.runs[stage]
+        if run.phase is Phase.WORKING and run.chain.epoch == epoch:
+            run.to(Phase.COMMITTING)
+            self._submit(run, self._record(run, epoch, kind="done"))
+            self.step()
+
+    def on_batch(
+        self,
+        stage: str,
+        batch: records.Batch,
+        parts: list[TaskPart],
+        stamp: Stamp | None,
+        committed: Callable[[], None],
+    ) -> None:
+        """A Structured Streaming batch was written; commit it and then say so."""
+        run = self.runs[stage]
+        if self.batch_is_known(stage, batch):
+            committed()
+            return
+        self._committed[stage] = committed
+        run.begin(run.chain.epoch + 1, (), sum(part.rows_in for part in parts), self._clock(), self._wall())
+        run.to(Phase.COMMITTING)
+        record = self._record(run, run.chain.epoch + 1, parts=parts, stamp=stamp, batch=batch)
+        self._submit(run, record)
+
+    def batch_is_known(self, stage: str, batch: records.Batch) -> bool:
+        known = self.chains[stage].batch
+        return known is not None and known.query == batch.query and batch.number <= known.number
+
+    def on_files(self, names: Sequence[str], batches: Sequence[str]) -> None:
+        """The data folder was listed; plan the clean-up. `batches` are prefixes of writers besides the leases."""
+        dead = plan_cleanup(names, self.chains.live_files(), self.leases, batches, self.generation)
+        if dead:
+            self._shell.clean_up(dead)
+
+    # -- stepping -----------------------------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Start every epoch that may start; return the seconds until something may be due again."""
+        if self.failed is not None:
+            return 1.0
+        now = self._clock()
+        self._check_heartbeats(now)
+        wait = 1.0
+        if not self._base_due and not self._base_running and now >= self._next_base and self._part:
+            self._base_due = True
+            if not self._inflight:
+                self._start_base()
+        for run in self.runs.values():
+            wait = min(wait, self._step_run(run, now))
+        return wait
+
+    def _step_run(self, run: Run, now: float) -> float:
+        if run.phase is not Phase.IDLE or self._part == 0 or self.stopping:
+            return 1.0
+        if now < run.next_start:
+            return run.next_start - now
+        if run.spec.kind == "source":
+            return self._step_source(run, now)
+        if run.spec.kind == "sink":
+            return self._step_sink(run, now)
+        takes = self._takes(run)
+        rows = sum(int(take.shard_rows.sum()) for take in takes)
+        if rows == 0 and not run.force_empty:
+            self._commit_idle(run, now)
+            return 0.05 if run.unconfirmed else 1.0
+        run.force_empty = False
+        self._start_epoch(run, takes, now)
+        return 1.0
+
+    def _takes(self, run: Run) -> list[GroupTake]:
+        waiting = self.chains.waiting(run.chain)
+        if not any(waiting.values()) and not run.force_empty:
+            return []
+        return take_epoch(run.chain.groups, run.ready, waiting, run.budget_rows())
+
+    def _start_epoch(self, run: Run, takes: Sequence[GroupTake], now: float) -> None:
+        epoch = run.chain.epoch + 1
+        shard_rows = np.sum([take.shard_rows for take in takes], axis=0) if takes else np.zeros(run.spec.shards, np.int64)
+        snapshots = self._due_snapshots(run)
+        run.begin(epoch, takes, int(shard_rows.sum()), now, self._wall())
+        for slot in run.slots:
+            mine = run.shards_of(slot)
+            asked = snapshots[np.isin(snapshots, mine)]
+            if slot.lease is None or (not shard_rows[mine].any() and not len(asked)):
+                continue
+            self._send_work(run, slot, takes, mine, asked)
+        self._settle(run)
+
+    def _send_work(self, run: Run, slot: TaskSlot, takes: Sequence[GroupTake], mine: U16, asked: U16) -> None:
+        groups = []
+        for take in takes:
+            shards = mine[np.isin(mine, take.shards)]
+            if len(shards):
+                groups.append(messages.TaskGroup(records.pack_u16(shards), run.pieces_of(take)))
+        assert slot.lease is not None
+        run.ask(slot)
+        work = messages.Work(
+            run.spec.name, slot.index, run.epoch, run.chain.epoch, run.time_us, groups, snapshots=records.pack_u16(asked)
+        )
+        self._shell.send(slot.lease, work)
+
+    def _due_snapshots(self, run: Run) -> U16:
+        retain = max(self.settings.retain_bytes, 2 * run.state_bytes)
+        ready = np.flatnonzero(run.ready).astype(np.uint16)
+        due = due_snapshots(run.chain, ready, retain, self.settings.retain_epochs, self.settings.snapshot_min_bytes)
+        sizes = np.cumsum(run.chain.snapshot_bytes[due] + run.chain.delta_bytes[due])
+        fits = int(np.searchsorted(sizes, self.settings.snapshot_bytes_per_epoch, side="right"))
+        return due[: max(1, min(fits, self.settings.snapshots_per_epoch))] if len(due) else due
+
+    def _step_source(self, run: Run, now: float) -> float:
+        arrivals = self._arrivals.get(run.spec.name)
+        if arrivals is None or any(slot.lease is None for slot in run.slots):
+            return 1.0
+        if self.chains.waiting_bytes() > self.settings.max_waiting_bytes:
+            run.blocked = True
+            return 0.01
+        run.blocked = False
+        start = run.chain.offset
+        end = min(arrivals.due(self._wall()), start + run.budget_rows())
+        if end <= start:
+            return arrivals.next_due_in(start, self._wall(), self.settings.min_epoch_s)
+        run.begin(run.chain.epoch + 1, (), end - start, now, self._wall())
+        run.offsets, run.stamp = (start, end), arrivals.stamp(start, end)
+        edges = np.linspace(start, end, len(run.slots) + 1).astype(np.int64).tolist()
+        for slot, low, high in zip(run.slots, edges, edges[1:], strict=False):
+            if high > low and slot.lease is not None:
+                run.ask(slot)
+                work = messages.Work(
+                    run.spec.name, slot.index, run.epoch, run.chain.epoch, run.time_us, offsets=(low, high)
+                )
+                self._shell.send(slot.lease, work)
+        return 1.0
+
+    def _step_sink(self, run: Run, now: float) -> float:
+        if run.chain.intent is not None:
+            self._run_intended(run, run.chain.intent, now)
+            return 1.0
+        takes = [take for take in self._takes(run) if take.pieces]
+        if not takes:
+            return 1.0
+        run.begin(run.chain.epoch + 1, takes, sum(int(t.shard_rows.sum()) for t in takes), now, self._wall())
+        run.to(Phase.COMMITTING)
+        self._submit(run, self._record(run, run.epoch, kind="intent", groups=run.groups(), stamp=_stamp(takes)))
+        return 1.0
+
+    def _run_intended(self, run: Run, intent: Record, now: float) -> None:
+        """Hand over exactly the intended rows, the first time and after any restart."""
+        run.begin(run.chain.epoch, (), 0, now, self._wall())
+        run.stamp = intent.stamp
+        self._shell.run_sink(SinkWork(run.spec.name, intent.epoch, self.chains.resolve(run.chain, intent.groups)))
+
+    def _commit_idle(self, run: Run, now: float) -> None:
+        """Tell tasks of an idle executor that their last epoch has its record."""
+        if run.unconfirmed and now - run.committed_at > 0.05:
+            for slot in run.slots:
+                if slot.lease is not None and slot.index in run.unconfirmed:
+                    self._shell.send(slot.lease, messages.Commit(run.spec.name, slot.index, run.chain.epoch))
+            run.unconfirmed.clear()
+
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    def _on_done(self, lease: str, done: messages.Done) -> None:
+        run = self.runs.get(done.stage)
+        if run is None or run.phase is not Phase.WORKING or done.epoch != run.epoch:
+            return
+        if done.part.task not in run.waiting_for or run.slots[done.part.task].lease != lease:
+            return
+        run.waiting_for.discard(done.part.task)
+        run.parts[done.part.task] = complete_snapshots(run.chain, done.part)
+        self._settle(run)
+
+    def _settle(self, run: Run) -> None:
+        """Commit the epoch when nobody is waited for; give it up when nobody has done anything."""
+        if run.phase is not Phase.WORKING or run.waiting_for or run.spec.kind == "sink":
+            return
+        whole = run.spec.kind == "operator" or sum(part.rows_in for part in run.parts.values()) == run.rows
+        if not whole or (run.rows and not run.parts):
+            run.to(Phase.IDLE)
+            run.attempt += 1
+            return
+        self._storage_failures.pop(run.spec.name, None)
+        run.to(Phase.COMMITTING)
+        record = self._record(
+            run,
+            run.epoch,
+            groups=run.groups() if run.spec.kind == "operator" else [],
+            parts=[run.parts[index] for index in sorted(run.parts)],
+            stamp=run.stamp if run.spec.kind == "source" else _stamp(run.takes),
+            offsets=run.offsets,
+        )
+        self._submit(run, record)
+
+    def _record(
+        self,
+        run: Run,
+        epoch: int,
+        *,
+        kind: str = "epoch",
+        groups: list[Group] | None = None,
+        parts: list[TaskPart] | None = None,
+        stamp: Stamp | None = None,
+        offsets: tuple[int, int] | None = None,
+        batch: records.Batch | None = None,
+    ) -> Record:
+        return Record(
+            chain=run.spec.name,
+            epoch=epoch,
+            kind=kind,
+            generation=self.generation,
+            previous=run.chain.hash,
+            time_us=run.time_us or round(self._wall() * 1e6),
+            groups=groups or [],
+            parts=parts or [],
+            stamp=stamp,
+            offsets=offsets,
+            batch=batch,
+            code=self.program.code,
+            attempt=run.attempt,
+        )
+
+    def _submit(self, run: Run, record: Record) -> None:
+        pending = Pending(record, records.encode(record), run)
+        if self._base_due or self._base_running:
+            self._held.append(pending)
+            return
+        self._append([pending])
+
+    def _append(self, pending: list[Pending]) -> None:
+        if pending:
+            self._inflight.extend(pending)
+            self._shell.append([item.encoded for item in pending])
+
+    def _start_base(self) -> None:
+        self._base_due, self._base_running = False, True
+        self._part += 1
+        time_us = round(self._wall() * 1e6)
+        self._shell.start_part(self.chains.to_base(self._query, self.generation, self._part, self._identity, time_us))
+
+    def _publish(self, pending: Pending) -> None:
+        run, record = pending.run, pending.record
+        self.chains.apply(record, pending.encoded)
+        now = self._clock()
+        if record.stamp is not None and record.kind != "intent":
+            self.latency[run.spec.name].add(now, round(self._wall() * 1e6), record.stamp)
+        run.finish(now, record)
+        if record.batch is not None:
+            self._committed.pop(record.chain, lambda: None)()
+        run.next_start = max(run.next_start, self.pace.next_start(run.started_at, self._active()))
+
+    def _active(self) -> int:
+        return max(1, sum(1 for run in self.runs.values() if run.phase is not Phase.IDLE))
+
+    # -- tasks and shards ---------------------------------------------------------------------------------------------
+
+    def _assign(self) -> None:
+        """Give every task without a lease to the lease that serves fewest, within what each should serve."""
+        slots = [slot for run in self.runs.values() for slot in run.slots]
+        for slot, lease in assign_tasks(slots, list(self.leases), self.wanted_leases()):
+            slot.lease = lease
+            self._bring(self.runs[slot.stage], slot)
+        self.step()
+
+    def _bring(self, run: Run, slot: TaskSlot) -> None:
+        if run.spec.kind != "operator" or slot.lease is None:
+            return
+        wanted = run.assigned_to(slot)
+        chain, node = run.chain, self.leases[slot.lease].node
+        shards = []
+        for shard in wanted.tolist():
+            local = run.handed_over.pop(shard, None)
+            usable = local is not None and local.node == node
+            shards.append(
+                messages.BringShard(
+                    shard,
+                    int(chain.versions[shard]),
+                    chain.digest(shard),
+                    chain.snapshot_of(shard),
+                    local.name if usable and local else None,
+                    local.version if usable and local else 0,
+                )
+            )
+        run.bringing[slot.index] = set(wanted.tolist())
+        self._shell.send(slot.lease, messages.Bring(run.spec.name, slot.index, shards, list(chain.deltas)))
+
+    def _on_brought(self, lease: str, brought: messages.Brought) -> None:
+        run = self.runs[brought.stage]
+        if run.slots[brought.task].lease != lease:
+            return
+        for shard in brought.shards:
+            self.bringings.append((self._wall(), run.spec.name, shard.shard, shard.how))
+            if not shard.ok:
+                self._fail(
+                    CorruptFileError(
+                        f"state of operator '{run.spec.name}', shard {shard.shard} cannot be rebuilt from its snapshot and "
+                        f"deltas ({shard.how}); restore the checkpoint from a copy."
+                    )
+                )
+                return
+            run.ready[shard.shard] = True
+        run.bringing.pop(brought.task, None)
+        self.step()
+
+    def _on_released(self, lease: str, released: messages.Released) -> None:
+        run = self.runs[released.stage]
+        if run.slots[released.task].lease == lease:
+            run.note_released(released, self.leases[lease].node)
+            self.step()
+
+    def _on_failed(self, lease: str, failed: messages.Failed) -> None:
+        if failed.kind in ("storage", "local"):
+            count = self._storage_failures.get(failed.stage, 0) + 1
+            self._storage_failures[failed.stage] = count
+            if count <= STORAGE_RETRIES:
+                self._shell.drop_lease(lease, failed.message)
+                self.on_lease_down(lease, failed.message)
+                return
+        kinds: dict[str, type[PenstockError]] = {
+            "user": OperatorError, "storage": StorageError, "local": StorageError, "corrupt": CorruptFileError,
+        }  # fmt: skip
+        error = kinds.get(failed.kind, PenstockError)(failed.message)
+        error.add_note(failed.detail)
+        self._fail(error)
+
+    def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
+        slot.lease = None
+        run.ready[run.assigned_to(slot)] = False
+        run.bringing.pop(slot.index, None)
+        run.unconfirmed.discard(slot.index)
+        if run.phase is Phase.WORKING and slot.index in run.waiting_for:
+            run.waiting_for.discard(slot.index)
+            self._settle(run)
+
+    def _check_heartbeats(self, now: float) -> None:
+        late = [lease.name for lease in self.leases.values() if now - lease.heard_at > self.settings.lease_timeout_s]
+        for name in late:
+            self._shell.drop_lease(name, "no heartbeat")
+            self.on_lease_down(name, "no heartbeat")
+
+    def _fail(self, error: PenstockError) -> None:
+        if self.failed is None:
+            self.failed = error
+            self._shell.fail(error)
+
+    # -- looks --------------------------------------------------------------------------------------------------------
+
+    def drained(self, until: dict[str, int] | None = None) -> bool:
+        """Whether, in this one look, sources are drained, nothing waits, no epoch is in flight and every sink is done.
+
+        Args:
+            until: for native sources without an end, the row number up to which they must have been drained.
+        """
+        if self._inflight or self._held or any(run.phase is not Phase.IDLE for run in self.runs.values()):
+            return False
+        if any(chain.intent is not None for chain in self.chains.by_name.values()):
+            return False
+        for name, arrivals in self._arrivals.items():
+            goal = (until or {}).get(name, arrivals.limit)
+            if goal is None or self.chains[name].offset < goal:
+                return False
+        return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
+
+    def due_now(self) -> dict[str, int]:
+        """Row numbers that native sources have reached by the clock."""
+        return {name: arrivals.due(self._wall()) for name, arrivals in self._arrivals.items()}
+
+    def part_number(self) -> paths.LogPart:
+        return paths.LogPart(self.generation, self._part)
+
+
+def _stamp(takes: Sequence[GroupTake]) -> Stamp | None:
+    return records.combine_stamps(stamps_of(takes))

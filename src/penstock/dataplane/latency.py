@@ -1,0 +1,55 @@
+"""Latency of committed rows: from their arrival at the source to the commit that holds them. No clock of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.dataplane.records import Stamp
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Row-weighted latency over some window."""
+
+    rows: int
+    mean_ms: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class LatencyLog:
+    """Keeps one entry per commit; rows of a commit are taken as spread evenly between their first and last arrival."""
+
+    def __init__(self, entries: int = 200_000) -> None:
+        self._entries: deque[tuple[float, int, float, float, float]] = deque(maxlen=entries)
+
+    def add(self, at: float, commit_us: int, stamp: Stamp) -> None:
+        """Note a commit at clock time `at` (wall time `commit_us`) of rows with this stamp."""
+        shortest, mean, longest = commit_us - stamp.last_us, commit_us - stamp.mean_us, commit_us - stamp.first_us
+        self._entries.append((at, stamp.rows, shortest, mean, longest))
+
+    def since(self, at: float) -> Latency | None:
+        """Return the latency of rows committed at or after clock time `at`; None when there were none."""
+        found = [entry for entry in list(self._entries) if entry[0] >= at]
+        if not found:
+            return None
+        table = np.array(found)
+        rows, low, mean, high = table[:, 1], table[:, 2], table[:, 3], table[:, 4]
+        points = np.linspace(0.05, 0.95, 10)
+        spread = (low[:, None] + (high - low)[:, None] * points).ravel()
+        weights = np.repeat(rows / len(points), len(points))
+        order = np.argsort(spread)
+        share = np.cumsum(weights[order]) / weights.sum()
+        at50, at99 = np.searchsorted(share, [0.5, 0.99])
+        last = len(order) - 1
+        return Latency(
+            rows=int(rows.sum()),
+            mean_ms=float((mean * rows).sum() / rows.sum() / 1e3),
+            p50_ms=float(spread[order[min(at50, last)]] / 1e3),
+            p99_ms=float(spread[order[min(at99, last)]] / 1e3),
+            max_ms=float(high.max() / 1e3),
+        )

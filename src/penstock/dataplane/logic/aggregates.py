@@ -1,0 +1,125 @@
+"""Built-in aggregates as logic: an epoch's rows are grouped by Arrow, then folded into columnar state.
+
+Owns which state words an aggregate keeps, how partials are folded into them and what is emitted: every key
+that had rows in the epoch, ordered by shard and key hash. Nothing runs per row or per key in Python. Grouping
+is single-threaded, in row order, so that the same rows give the same bytes. Aggregates whose values do not fit
+a word go to `wide_aggregates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.dataplane import keys as key_format
+from penstock.dataplane.logic.aggregate_words import (
+    Fold,
+    WordReader,
+    combine_words,
+    derive_words,
+    is_fixed_width,
+    mean_of,
+    read_words,
+)
+from penstock.dataplane.logic.key_groups import Grouper
+from penstock.dataplane.logic.protocol import EpochInput, Logic
+from penstock.dataplane.logic.wide_aggregates import WideAggregateLogic
+from penstock.dataplane.state.column_entries import BITS, WORDS, EntryFormat
+from penstock.dataplane.state.columns import ColumnState
+from penstock.dataplane.state.protocol import U64, TaskState
+from penstock.topology.aggregates import Aggregate, AggregateKind, output_schema
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    """The declared aggregates of one operator. Made by `declare`."""
+
+    aggregates: tuple[Aggregate, ...]
+    input_types: tuple[pa.DataType, ...]
+    schema: pa.Schema
+
+    @staticmethod
+    def declare(
+        aggregates: Sequence[Aggregate], keys: Sequence[str], input_schema: pa.Schema, operator: str
+    ) -> AggregateSpec:
+        """Check the aggregates against their input.
+
+        Raises:
+            DeclarationError: naming operator and column, when a key or an aggregate does not fit the input.
+        """
+        key_format.key_types(input_schema, keys, operator)
+        schema = output_schema(aggregates, keys, input_schema, operator)
+        types = tuple(one.input_type(input_schema, operator) for one in aggregates)
+        return AggregateSpec(tuple(aggregates), types, schema)
+
+    def build(self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int) -> Logic:
+        if is_fixed_width(self.aggregates, self.input_types):
+            return AggregateLogic(self, operator, keys, input_schema, shards, memory_bytes)
+        declared = (self.aggregates, self.input_types, self.schema)
+        return WideAggregateLogic(*declared, operator, keys, input_schema, shards, memory_bytes)
+
+    def identity(self) -> dict[str, object]:
+        kept = zip(self.aggregates, self.input_types, strict=True)
+        return {
+            "kind": "aggregates",
+            "aggregates": [[one.kind.value, one.column, str(type_), one.n] for one, type_ in kept],
+        }
+
+
+class AggregateLogic:
+    """Aggregates that fit words, over columnar state."""
+
+    def __init__(
+        self,
+        spec: AggregateSpec,
+        operator: str,
+        keys: Sequence[str],
+        input_schema: pa.Schema,
+        shards: int,
+        memory_bytes: int,
+    ) -> None:
+        self._spec = spec
+        self._words, self._begins = derive_words(spec.aggregates, spec.input_types)
+        self._reader = WordReader(self._words)
+        self._grouper = Grouper(operator, keys, input_schema, shards)
+        self._initial: U64 = np.array([word.initial for word in self._words], np.int64).view(np.uint64)
+        form = EntryFormat(len(self._words), sum(word.bit is not None for word in self._words))
+        types = key_format.key_types(input_schema, keys, operator)
+        self._columns = ColumnState(form, types, keys, operator, shards, memory_bytes)
+        self.state: TaskState | None = self._columns
+        self._fields = list(spec.schema)[len(keys) :]
+
+    def run(self, given: EpochInput) -> pa.Table:
+        taken = given.inputs[0]
+        if not taken.rows.num_rows:
+            return self._spec.schema.empty_table()
+        groups = self._grouper.group(taken, self._reader.columns(taken.rows), self._reader.questions)
+        partials = self._reader.partials(groups)
+        rows = self._columns.update(
+            given.epoch, groups.batch, self._initial, lambda rows: combine_words(rows, self._words, partials)
+        )
+        return pa.Table.from_arrays([*groups.keys, *self._outputs(rows)], schema=self._spec.schema)
+
+    def _outputs(self, rows: U64) -> list[pa.Array]:
+        spec, outputs = self._spec, []
+        for one, type_, at, field in zip(
+            spec.aggregates, spec.input_types, self._begins, self._fields, strict=True
+        ):
+            column = np.ascontiguousarray(rows[:, WORDS + at])
+            if one.kind is AggregateKind.MEAN:
+                outputs.append(mean_of(column.view(np.float64), rows.view(np.int64)[:, WORDS + at + 1]))
+                continue
+            word = self._words[at]
+            held = field.type if word.fold in (Fold.ADD_INT, Fold.ADD_FLOAT) else type_
+            outputs.append(read_words(column, word.view, held, _absent(rows, word.bit)))
+        return outputs
+
+
+def _absent(rows: U64, bit: int | None) -> npt.NDArray[np.bool_] | None:
+    if bit is None:
+        return None
+    absent: npt.NDArray[np.bool_] = (rows[:, BITS] & np.uint64(1 << bit)) == 0
+    return absent if absent.any() else None

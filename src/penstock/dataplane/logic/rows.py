@@ -1,0 +1,128 @@
+"""Row functions: `fn(key, rows, state)` once per key and epoch, in a fixed order.
+
+Rows are grouped and turned into named tuples column by column; the only Python that runs per row is the user's. An
+exception of the user's ends the epoch as an OperatorError that names the key and carries the traceback.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.dataplane.collector import collector_off
+from penstock.dataplane.logic.grouping import Groups, group_by_key
+from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
+from penstock.dataplane.state.entries import EntryState
+from penstock.dataplane.state.handles import KeyState
+from penstock.errors import OperatorError, PenstockError
+from penstock.topology.schema import batch_to_rows, ddl_of, row_class, rows_to_batch
+from penstock.topology.states import StateSpec
+
+RowFunction = Callable[[Any, list[Any], KeyState], "Iterable[Any] | None"]
+
+
+@dataclass(frozen=True)
+class RowLogicSpec:
+    """A row function with its output schema and states, as declared."""
+
+    fn: RowFunction
+    schema: pa.Schema
+    states: Mapping[str, StateSpec] = field(default_factory=dict)
+
+    def build(
+        self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int
+    ) -> RowLogic:
+        return RowLogic(self, operator, tuple(keys), input_schema, memory_bytes)
+
+    def identity(self) -> dict[str, object]:
+        return {"kind": "rows", **states_identity(self.schema, self.states)}
+
+
+def states_identity(schema: pa.Schema, states: Mapping[str, StateSpec]) -> dict[str, object]:
+    """Return the part of an operator's identity that its output and its states give."""
+    return {"schema": ddl_of(schema), "states": [[name, spec.identity()] for name, spec in states.items()]}
+
+
+class RowLogic:
+    """A row function inside one task."""
+
+    def __init__(
+        self,
+        spec: RowLogicSpec,
+        operator: str,
+        keys: tuple[str, ...],
+        input_schema: pa.Schema,
+        memory_bytes: int,
+    ) -> None:
+        self._spec = spec
+        self._operator = operator
+        self._keys = keys
+        self._row_class = row_class(input_schema)
+        key_fields = [input_schema.field(name) for name in keys]
+        self.state: EntryState = EntryState(operator, key_fields, dict(spec.states), memory_bytes)
+
+    def run(self, given: EpochInput) -> pa.Table:
+        """Call the function for every key that has rows."""
+        (rows,) = given.inputs
+        if not rows.rows.num_rows:
+            return self._spec.schema.empty_table()
+        with collector_off():
+            return self._run(rows)
+
+    def _run(self, given: ShardedRows) -> pa.Table:
+        groups = group_by_key(given, self._keys, self._operator)
+        table = given.rows if groups.order is None else given.rows.take(pa.array(groups.order))
+        cuts = groups.shard_bounds
+        touched = (
+            self.state.touch(shard, groups.keys[cuts[at] : cuts[at + 1]])
+            for at, shard in enumerate(given.shards.tolist())
+        )
+        states = list(chain.from_iterable(touched))
+        return self._table(states, self._call(groups, batch_to_rows(table, self._row_class), states))
+
+    def _call(self, groups: Groups, rows: list[Any], states: list[KeyState]) -> list[list[Any]]:
+        fn, results, start = self._spec.fn, [], 0
+        ends = iter(groups.bounds)
+        next(ends)
+        state = None
+        try:
+            for state, end in zip(states, ends, strict=True):
+                result = fn(state._key, rows[start:end], state)
+                # A generator has to run now: its state would be staged by the time its rows are read.
+                results.append(result if type(result) is list else [] if result is None else list(result))
+                start = end
+        except Exception as error:
+            raise operator_error(self._operator, state._key if state else None, error) from error
+        return results
+
+    def _table(self, states: list[KeyState], results: list[list[Any]]) -> pa.Table:
+        try:
+            batch = rows_to_batch(list(chain.from_iterable(results)), self._spec.schema, self._operator)
+        except OperatorError as error:
+            raise self._named(states, results, error) from error
+        return pa.Table.from_batches([batch])
+
+    def _named(self, states: list[KeyState], results: list[list[Any]], error: OperatorError) -> OperatorError:
+        """Say which key's rows did not fit."""
+        for state, result in zip(states, results, strict=True):
+            try:
+                rows_to_batch(result, self._spec.schema, self._operator)
+            except OperatorError as own:
+                return OperatorError(f"{own} (key {tuple(state._key)!r})")
+        return error
+
+
+def operator_error(operator: str, key: Any, error: Exception) -> OperatorError:
+    """Return the error of a user function that raised, with its traceback."""
+    if isinstance(error, PenstockError) and not isinstance(error, OperatorError):
+        raise error  # local state or disk, not the function
+    where = "" if key is None else f" for key {tuple(key)!r}"
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return OperatorError(
+        f"operator {operator!r} failed{where}: {type(error).__name__}: {error}\n{''.join(lines).rstrip()}"
+    )

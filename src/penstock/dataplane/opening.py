@@ -1,0 +1,193 @@
+"""Opening a checkpoint: is it ours, is it free, claim it, fence the older driver, read what is committed.
+
+The order is the proof: the claim is durable before the log is read, and the first base of the new generation is durable before anything else
+happens. Nothing is overwritten; whatever does not fit is refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.dataplane import paths, recordlog
+from penstock.dataplane.chains import Chains
+from penstock.dataplane.disk import Disk, check_writable
+from penstock.dataplane.frames import FrameKind, decode_frame
+from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.recordlog import Claim, frame_bytes
+from penstock.errors import CheckpointError
+
+
+class StageIdentity(msgspec.Struct, frozen=True):
+    """What must stay the same for a stage's state to stay meaningful."""
+
+    kind: str
+    schema: str
+    inputs: list[str] = []
+    keys: list[str] = []
+    shards: int = 1
+    logic: dict[str, object] = {}
+
+
+class Meta(msgspec.Struct, frozen=True):
+    format: int
+    query: str
+    stages: dict[str, StageIdentity]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint that this driver owns, with everything committed in it."""
+
+    checkpoint: str
+    query: str
+    claim: Claim
+    chains: Chains
+    identity: bytes
+    fresh: bool
+
+
+def identity_of(program: Program) -> dict[str, StageIdentity]:
+    return {name: _stage_identity(spec) for name, spec in program.stages.items()}
+
+
+def _stage_identity(spec: StageSpec) -> StageIdentity:
+    return StageIdentity(
+        kind=spec.kind,
+        schema=", ".join(f"{field.name} {field.type}" for field in spec.schema),
+        inputs=[given.producer for given in spec.inputs],
+        keys=list(spec.keys),
+        shards=spec.shards,
+        logic=spec.logic.identity() if spec.logic is not None else {},
+    )
+
+
+def open_checkpoint(
+    disk: Disk,
+    checkpoint: str,
+    program: Program,
+    *,
+    takeover: bool = False,
+    fresh_s: float = 15.0,
+    who: Claim | None = None,
+    wall: Callable[[], float] = time.time,
+    is_running: Callable[[Claim], bool] | None = None,
+) -> Opened:
+    """Claim a checkpoint for this driver and read it.
+
+    Args:
+        takeover: claim it even while its holder seems alive; the holder's query ends with an error.
+
+    Raises:
+        CheckpointError: held by a living driver, of another topology, of a newer format, or not writable.
+        CorruptFileError: names the damaged file.
+    """
+    check_writable(checkpoint, disk)
+    for folder in (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint)):
+        disk.make_dirs(folder)
+    meta = _read_or_create_meta(disk, checkpoint, program)
+    _check_identity(checkpoint, meta, identity_of(program))
+    who = who or this_process()
+    if not takeover:
+        holder = recordlog.resolve_holder(
+            recordlog.read_heartbeat(disk, checkpoint), wall(), fresh_s, who.boot, is_running or process_is_running
+        )
+        if holder is not None:
+            raise CheckpointError(
+                f"The checkpoint {checkpoint} is held by {holder}; stop that query, or start this one with "
+                "option('takeover', 'true') to end it."
+            )
+    claim = recordlog.claim_generation(disk, checkpoint, who)
+    recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall()))
+    tail = recordlog.read_tail(disk, checkpoint)
+    chains = Chains(program)
+    if tail.base is not None:
+        if tail.base.query != meta.query:
+            raise CheckpointError(f"{checkpoint} holds the log of another query; restore the folder from a copy.")
+        chains.load(tail.base, tail.records)
+    identity = hashlib.blake2b(msgspec.json.encode(meta), digest_size=8).digest()
+    return Opened(checkpoint, meta.query, claim, chains, identity, tail.base is None)
+
+
+def _read_or_create_meta(disk: Disk, checkpoint: str, program: Program) -> Meta:
+    path = paths.meta(checkpoint)
+    if disk.size(path) is None:
+        if disk.list(paths.logs(checkpoint)):
+            raise CheckpointError(f"{path} is gone though the checkpoint has a log; restore the file from a copy.")
+        meta = Meta(paths.FORMAT_VERSION, str(uuid.uuid4()), identity_of(program))
+        disk.create_exclusive(path, frame_bytes(FrameKind.META, msgspec.json.encode(meta)))
+    payload = bytes(decode_frame(disk.read(path), FrameKind.META, path))
+    head = msgspec.json.decode(payload)
+    if not isinstance(head, dict) or head.get("format", 0) > paths.FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format {head.get('format') if isinstance(head, dict) else '?'}, this release reads up to "
+            f"{paths.FORMAT_VERSION}; use the newer release or a new checkpointLocation."
+        )
+    return msgspec.json.decode(payload, type=Meta)
+
+
+def _check_identity(checkpoint: str, meta: Meta, now: dict[str, StageIdentity]) -> None:
+    for name, was in meta.stages.items():
+        if name not in now:
+            raise CheckpointError(
+                f"The checkpoint {checkpoint} has {was.kind} '{name}', which this topology lacks (it has "
+                f"{', '.join(sorted(now))}); keep the name, or use a new checkpointLocation."
+            )
+        for field in StageIdentity.__struct_fields__:
+            before, after = getattr(was, field), getattr(now[name], field)
+            if before != after:
+                raise CheckpointError(
+                    f"{was.kind.capitalize()} '{name}' had {field} {before!r} in the checkpoint {checkpoint} and now has "
+                    f"{after!r}; change it back, or use a new checkpointLocation."
+                )
+    added = sorted(set(now) - set(meta.stages))
+    if added:
+        raise CheckpointError(
+            f"This topology has {', '.join(map(repr, added))}, which the checkpoint {checkpoint} lacks; use a new "
+            "checkpointLocation."
+        )
+
+
+def this_process() -> Claim:
+    """Return this process as a claimant."""
+    pid = os.getpid()
+    return Claim(0, socket.gethostname(), pid, boot_id(), _start_time(pid) or 0.0, time.time())
+
+
+def boot_id() -> str:
+    """Identify this boot of this machine; state on its disks is trusted no longer than that."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return f"{socket.gethostname()}-{int(time.time() - time.monotonic())}"
+
+
+def process_is_running(claim: Claim) -> bool:
+    """Whether the claiming process, on this machine, is still there (and is not another one with its pid)."""
+    if claim.pid == os.getpid():
+        return False
+    try:
+        os.kill(claim.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    started = _start_time(claim.pid)
+    return started is None or not claim.started or started == claim.started
+
+
+def _start_time(pid: int) -> float | None:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else float(fields[19])

@@ -1,0 +1,91 @@
+"""Every path of a checkpoint, formatted in one place.
+
+```
+CHECKPOINT/meta                            format version, query id, topology identity
+CHECKPOINT/drivers/g000001.claim           exclusive create: who owns the generation
+CHECKPOINT/drivers/heartbeat               holder's generation and time, replaced whole
+CHECKPOINT/log/g000001-p000001.log         records; every part begins with a base record
+CHECKPOINT/data/g000001-<lease>-000001.seg segments and deltas appended by one lease (or ingest attempt)
+CHECKPOINT/data/g000001-<lease>-000001.snp snapshots appended by one lease
+CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streaming query
+```
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+FORMAT_VERSION = 1
+
+
+class LogPart(NamedTuple):
+    generation: int
+    part: int
+
+
+class DataFile(NamedTuple):
+    generation: int
+    writer: str
+    number: int
+    kind: str
+
+
+_CLAIM = re.compile(r"g(\d{6,})\.claim$")
+_LOG = re.compile(r"g(\d{6,})-p(\d{6,})\.log$")
+_DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp)$")
+
+
+def meta(checkpoint: str) -> str:
+    return f"{checkpoint}/meta"
+
+
+def drivers(checkpoint: str) -> str:
+    return f"{checkpoint}/drivers"
+
+
+def claim(checkpoint: str, generation: int) -> str:
+    return f"{checkpoint}/drivers/g{generation:06d}.claim"
+
+
+def heartbeat(checkpoint: str) -> str:
+    return f"{checkpoint}/drivers/heartbeat"
+
+
+def logs(checkpoint: str) -> str:
+    return f"{checkpoint}/log"
+
+
+def log(checkpoint: str, part: LogPart) -> str:
+    return f"{checkpoint}/log/g{part.generation:06d}-p{part.part:06d}.log"
+
+
+def data(checkpoint: str) -> str:
+    return f"{checkpoint}/data"
+
+
+def data_name(file: DataFile) -> str:
+    return f"g{file.generation:06d}-{file.writer}-{file.number:06d}.{file.kind}"
+
+
+def data_file(checkpoint: str, name: str) -> str:
+    return f"{checkpoint}/data/{name}"
+
+
+def ingest(checkpoint: str, source: str) -> str:
+    return f"{checkpoint}/ingest/{source}"
+
+
+def parse_claim(name: str) -> int | None:
+    found = _CLAIM.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def parse_log(name: str) -> LogPart | None:
+    found = _LOG.fullmatch(name)
+    return LogPart(int(found[1]), int(found[2])) if found else None
+
+
+def parse_data(name: str) -> DataFile | None:
+    found = _DATA.fullmatch(name)
+    return DataFile(int(found[1]), found[2], int(found[3]), found[4]) if found else None

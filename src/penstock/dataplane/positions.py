@@ -1,0 +1,212 @@
+"""Positions and ranges: which rows the next epoch takes. Pure decisions over what was published.
+
+Shards that stand at the same place form a group. Usually there is one; a shard that sat out (it was being brought, or its lease was lost) stands in
+a group of its own, takes its own, longer range later, and merges again when it has caught up. Within a producer epoch a cut at row q means the
+first q rows of every shard's slice, so that one number serves all shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.dataplane.records import Position, Published, Range, Stamp, unpack_u32
+from penstock.dataplane.state.protocol import I64, U16
+
+START = Position(1, 0)
+
+
+@dataclass(frozen=True, order=True)
+class ChannelKey:
+    """One producer chain on one edge."""
+
+    edge: int
+    chain: str
+
+
+class PublishedRows:
+    """A published producer epoch with its rows per consumer shard, counted once."""
+
+    __slots__ = ("bytes", "counts", "epoch", "published", "rows", "stamp")
+
+    def __init__(self, published: Published) -> None:
+        self.published = published
+        self.epoch = published.epoch
+        self.stamp = published.stamp
+        counts = unpack_u32(published.segments[0].shard_rows).astype(np.int64)
+        for segment in published.segments[1:]:
+            counts = counts + unpack_u32(segment.shard_rows)
+        self.counts: I64 = counts
+        self.rows = int(counts.sum())
+        self.bytes = sum(segment.extent.length for segment in published.segments)
+
+
+@dataclass(frozen=True)
+class ShardGroup:
+    """Shards that stand at the same positions."""
+
+    shards: U16
+    at: Mapping[ChannelKey, Position]
+
+
+@dataclass(frozen=True)
+class PieceTaken:
+    """Rows [start, end) of each shard's slice of one producer epoch; end -1 for all."""
+
+    key: ChannelKey
+    start: int
+    end: int
+    source: PublishedRows
+
+
+@dataclass(frozen=True)
+class GroupTake:
+    """What one group takes in one epoch."""
+
+    shards: U16
+    ranges: Sequence[Range]
+    pieces: Sequence[PieceTaken]
+    shard_rows: I64
+    """Rows per shard of the operator, zero outside the group."""
+
+    def ends(self) -> dict[ChannelKey, Position]:
+        return {ChannelKey(taken.edge, taken.chain): taken.end for taken in self.ranges}
+
+
+def take_epoch(
+    groups: Sequence[ShardGroup],
+    ready: npt.NDArray[np.bool_],
+    waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
+    budget_rows: int,
+) -> list[GroupTake]:
+    """Choose the ranges of the next epoch: every group with ready shards takes up to `budget_rows`, oldest rows first.
+
+    A group that is behind never overtakes the one in front, so that they meet. Groups without ready shards take nothing.
+    """
+    takes: list[GroupTake] = []
+    caps: dict[ChannelKey, Position] = {}
+    for group in sorted(groups, key=lambda g: [g.at[key] for key in sorted(g.at)], reverse=True):
+        present = group.shards[ready[group.shards]]
+        if len(present) == 0:
+            continue
+        take = _take_group(ShardGroup(present, group.at), waiting, budget_rows, len(ready), caps)
+        takes.append(take)
+        caps = caps or take.ends()
+    return takes
+
+
+def _take_group(
+    group: ShardGroup,
+    waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
+    budget_rows: int,
+    shards: int,
+    caps: Mapping[ChannelKey, Position],
+) -> GroupTake:
+    shard_rows = np.zeros(shards, np.int64)
+    ranges: list[Range] = []
+    pieces: list[PieceTaken] = []
+    share = max(1, budget_rows // max(1, len(group.at)))
+    for key in sorted(group.at):
+        start = group.at[key]
+        end, taken = take_range(waiting.get(key, ()), start, group.shards, share, caps.get(key))
+        ranges.append(Range(key.edge, key.chain, start, end))
+        for number, low, high in taken:
+            source = waiting[key][number]
+            pieces.append(PieceTaken(key, low, high, source))
+            counts = source.counts[group.shards]
+            top = counts if high < 0 else np.minimum(counts, high)
+            shard_rows[group.shards] += np.maximum(top - low, 0)
+    return GroupTake(group.shards, ranges, pieces, shard_rows)
+
+
+def take_range(
+    published: Sequence[PublishedRows], start: Position, shards: U16, budget_rows: int, cap: Position | None
+) -> tuple[Position, list[tuple[int, int, int]]]:
+    """Return where the range ends and its pieces (index, first row, end row or -1).
+
+    Whole producer epochs while they fit; the first one is cut inside when it alone is larger than the budget.
+    """
+    end = start
+    pieces: list[tuple[int, int, int]] = []
+    left = budget_rows
+    for number, item in enumerate(published):
+        if item.epoch < end.epoch:
+            continue
+        if cap is not None and item.epoch > cap.epoch:
+            break
+        low = end.row if item.epoch == end.epoch else 0
+        limit = cap.row if cap is not None and item.epoch == cap.epoch else -1
+        if limit == 0:
+            break
+        counts = item.counts if len(shards) == len(item.counts) else item.counts[shards]
+        rows = item.rows if low == 0 and limit < 0 and len(shards) == len(item.counts) else _rows_between(counts, low, limit)
+        if rows <= left:
+            pieces.append((number, low, limit))
+            left -= rows
+            end = Position(item.epoch + 1, 0) if limit < 0 else Position(item.epoch, limit)
+            if limit >= 0:
+                break
+            continue
+        if not pieces:
+            cut = _cut(counts, low, budget_rows)
+            whole = cut >= int(counts.max())
+            pieces.append((number, low, limit if whole else cut))
+            end = Position(item.epoch + 1, 0) if whole and limit < 0 else Position(item.epoch, cut if not whole else limit)
+        break
+    if cap is not None and not pieces and end < cap and not any(p.epoch >= end.epoch for p in published if p.epoch < cap.epoch):
+        end = cap if cap.row == 0 else end
+    return end, pieces
+
+
+def _rows_between(counts: I64, low: int, high: int) -> int:
+    top = counts if high < 0 else np.minimum(counts, high)
+    return int(np.maximum(top - low, 0).sum())
+
+
+def _cut(counts: I64, low: int, budget_rows: int) -> int:
+    """The largest q whose rows [low, q) fit the budget, at least one row further than `low`."""
+    below, above = low + 1, max(int(counts.max()), low + 1)
+    while below < above:
+        middle = (below + above + 1) // 2
+        if _rows_between(counts, low, middle) <= budget_rows:
+            below = middle
+        else:
+            above = middle - 1
+    return below
+
+
+def advance(groups: Sequence[ShardGroup], moved: Sequence[tuple[U16, Mapping[ChannelKey, Position]]]) -> list[ShardGroup]:
+    """Return the groups after some shards moved on; groups at equal positions merge."""
+    gone = np.concatenate([shards for shards, _ in moved]) if moved else np.empty(0, np.uint16)
+    rest = [ShardGroup(np.setdiff1d(group.shards, gone), group.at) for group in groups]
+    placed = [*rest, *(ShardGroup(shards, at) for shards, at in moved)]
+    merged: dict[tuple[tuple[ChannelKey, Position], ...], list[U16]] = {}
+    for group in placed:
+        if len(group.shards):
+            merged.setdefault(tuple(sorted(group.at.items())), []).append(group.shards)
+    return [
+        ShardGroup(np.sort(np.concatenate(shards)) if len(shards) > 1 else shards[0], dict(at)) for at, shards in merged.items()
+    ]
+
+
+def oldest(groups: Sequence[ShardGroup], key: ChannelKey) -> Position:
+    """The position before which nobody needs anything any more."""
+    return min(group.at[key] for group in groups)
+
+
+def stamps_of(takes: Sequence[GroupTake]) -> list[Stamp]:
+    """Arrival stamps of the rows taken, weighted by how many of each producer epoch's rows were taken."""
+    found: list[Stamp] = []
+    for take in takes:
+        for piece in take.pieces:
+            stamp = piece.source.stamp
+            if stamp is None:
+                continue
+            rows = _rows_between(piece.source.counts[take.shards], piece.start, piece.end)
+            found.append(Stamp(rows, stamp.first_us, stamp.mean_us, stamp.last_us))
+    return found
+
+

@@ -1,0 +1,62 @@
+"""The topology as tasks need it: stages with their logic and edges. Built once on the driver, shipped inside the lease's closure.
+
+Holds user functions, so it travels through Spark's own task channel only, never through the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.logic.protocol import LogicSpec
+
+Generate = Callable[[int, int], pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One declared input of a stage."""
+
+    edge: int
+    producer: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One source, operator or sink."""
+
+    name: str
+    kind: str
+    """source | operator | sink"""
+    schema: pa.Schema
+    """Of the rows it puts out; for a sink, of the rows it takes."""
+    inputs: Sequence[InputSpec] = ()
+    edges: Sequence[EdgeSpec] = ()
+    keys: tuple[str, ...] = ()
+    shards: int = 1
+    tasks: int = 1
+    logic: LogicSpec | None = None
+    generate: Generate | None = None
+    ingested: bool = False
+    """A source fed by a Structured Streaming query instead of by tasks."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """All stages, in declared order."""
+
+    stages: Mapping[str, StageSpec]
+    memory_bytes: int = 512 << 20
+    """Bound of decoded state kept in memory, per task."""
+    code: bytes = b""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def consumers(self, producer: str) -> list[tuple[StageSpec, int]]:
+        """Return (stage, edge) of everything that reads from a stage."""
+        return [
+            (stage, given.edge) for stage in self.stages.values() for given in stage.inputs if given.producer == producer
+        ]

@@ -1,0 +1,274 @@
+"""The log of records: claims, fencing, parts that begin with a base, appends, and reading it all back.
+
+One log part holds the records of every chain, one frame per synced append (ADR 0001). A driver owns a generation by exclusive create and
+looks for a newer claim after every sync, before anything is published; whoever sees one writes no more. A newer driver reads only after
+its claim is durable and starts a part of its own with a base, which makes everything an older one may still append unreachable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.dataplane import paths, records
+from penstock.dataplane.disk import AppendFile, Disk, is_temp
+from penstock.dataplane.frames import Frame, FrameKind, ScanEnd, decode_frame, encode_frame, scan_frames
+from penstock.dataplane.tornness import is_damaged_tail
+from penstock.errors import CheckpointError, CorruptFileError, FencedError
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who owns a generation."""
+
+    generation: int
+    host: str
+    pid: int
+    boot: str
+    started: float
+    """Start time of the process as the system counts it, so that a reused pid is not taken for it."""
+    time: float
+
+    def __str__(self) -> str:
+        return f"driver generation {self.generation} (process {self.pid} on {self.host})"
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    claim: Claim
+    time: float
+    released: bool = False
+
+
+class RecordBatch(msgspec.Struct, array_like=True, frozen=True):
+    """Payload of one RECORD frame: encoded records, committed by one sync."""
+
+    records: list[bytes]
+
+
+_batch = msgspec.msgpack.Decoder(RecordBatch)
+_claim = msgspec.json.Decoder(Claim)
+_heartbeat = msgspec.json.Decoder(Heartbeat)
+
+
+@dataclass(frozen=True)
+class LogTail:
+    """What start-up found: the newest base and the records after it, oldest first, with their bytes."""
+
+    base: records.Base | None
+    records: Sequence[tuple[records.Record, bytes]]
+    part: paths.LogPart | None
+
+
+def frame_bytes(kind: FrameKind, payload: bytes) -> bytes:
+    return b"".join(bytes(part) for part in encode_frame(kind, payload))
+
+
+def read_claim(disk: Disk, checkpoint: str, generation: int) -> Claim | None:
+    """Return the claim of a generation, None when nobody has it."""
+    path = paths.claim(checkpoint, generation)
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return _claim.decode(bytes(decode_frame(data, FrameKind.CLAIM, path)))
+    except msgspec.MsgspecError as error:
+        raise CorruptFileError(f"{path} does not hold a claim ({error}); restore the file from a copy.") from error
+
+
+def newest_generation(disk: Disk, checkpoint: str) -> int:
+    """Return the highest claimed generation, 0 when there is none."""
+    found = (paths.parse_claim(name) for name in disk.list(paths.drivers(checkpoint)))
+    return max((generation for generation in found if generation is not None), default=0)
+
+
+def claim_generation(disk: Disk, checkpoint: str, identity: Claim) -> Claim:
+    """Claim the next free generation by exclusive create; durable on return.
+
+    Args:
+        identity: who claims; its generation is ignored.
+    """
+    generation = newest_generation(disk, checkpoint)
+    while True:
+        generation += 1
+        claim = msgspec.structs.replace(identity, generation=generation)
+        data = frame_bytes(FrameKind.CLAIM, msgspec.json.encode(claim))
+        if disk.create_exclusive(paths.claim(checkpoint, generation), data):
+            return claim
+
+
+def read_heartbeat(disk: Disk, checkpoint: str) -> Heartbeat | None:
+    """Return the last heartbeat; None when there is none or it cannot be read (it only guards against accidents)."""
+    path = paths.heartbeat(checkpoint)
+    try:
+        return _heartbeat.decode(bytes(decode_frame(disk.read(path), FrameKind.CLAIM, path)))
+    except (FileNotFoundError, CorruptFileError, msgspec.MsgspecError):
+        return None
+
+
+def write_heartbeat(disk: Disk, checkpoint: str, heartbeat: Heartbeat) -> None:
+    disk.put(paths.heartbeat(checkpoint), frame_bytes(FrameKind.CLAIM, msgspec.json.encode(heartbeat)))
+
+
+def resolve_holder(
+    heartbeat: Heartbeat | None, now: float, fresh_s: float, boot: str, is_running: Callable[[Claim], bool]
+) -> Claim | None:
+    """Return the claim of a driver that must be taken as alive, None when the checkpoint is free.
+
+    A holder under the same boot id is alive exactly when its process is; any other one while its heartbeat is fresh.
+    """
+    if heartbeat is None or heartbeat.released:
+        return None
+    if heartbeat.claim.boot == boot:
+        return heartbeat.claim if is_running(heartbeat.claim) else None
+    return heartbeat.claim if now - heartbeat.time < fresh_s else None
+
+
+def read_tail(disk: Disk, checkpoint: str) -> LogTail:
+    """Read the newest base and the records after it.
+
+    Call it only after the own claim is durable. A part appears under its name with its base whole, so a part whose first frame is bad is
+    damaged, never half made. The last frame of a part may be torn by a crash: it was never acknowledged.
+
+    Raises:
+        CorruptFileError: names the file; nothing was changed.
+        CheckpointError: the format is newer than this release.
+    """
+    folder = paths.logs(checkpoint)
+    parts = sorted(part for part in map(paths.parse_log, disk.list(folder)) if part is not None)
+    if not parts:
+        return LogTail(None, (), None)
+    newest = parts[-1]
+    path = paths.log(checkpoint, newest)
+    data = disk.read(path)
+    scan = scan_frames(data, path)
+    frames = list(scan)
+    scan.check()
+    if not frames or frames[0].kind is not FrameKind.BASE:
+        raise CorruptFileError(f"{path} does not begin with a base record; restore the file from a copy.")
+    if scan.end is ScanEnd.TORN and is_damaged_tail(data, scan.end_offset):
+        raise CorruptFileError(
+            f"{path} is damaged at offset {scan.end_offset}: {scan.reason}, and a cut-off write does not look like "
+            "that; restore the file from a copy."
+        )
+    base = _decode_base(frames[0], path)
+    tail = [record for frame in frames[1:] for record in _decode_records(frame, path)]
+    _check_chains(base, tail, path)
+    return LogTail(base, tail, newest)
+
+
+def _decode_base(frame: Frame, path: str) -> records.Base:
+    try:
+        base = records.decode_base(bytes(frame.payload))
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(
+            f"{path} was written by a newer release of Penstock ({error}); use that release or a new checkpointLocation."
+        ) from error
+    if base.format > paths.FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format {base.format}, this release reads up to {paths.FORMAT_VERSION}; "
+            "use the newer release or a new checkpointLocation."
+        )
+    return base
+
+
+def _decode_records(frame: Frame, path: str) -> list[tuple[records.Record, bytes]]:
+    if frame.kind is not FrameKind.RECORD:
+        raise CorruptFileError(f"{path} holds a {frame.kind.name} frame at offset {frame.offset} among records.")
+    try:
+        batch = _batch.decode(bytes(frame.payload))
+        return [(records.decode_record(encoded), encoded) for encoded in batch.records]
+    except msgspec.MsgspecError as error:
+        raise CorruptFileError(f"{path} holds no record at offset {frame.offset} ({error}).") from error
+
+
+def _check_chains(base: records.Base, tail: Sequence[tuple[records.Record, bytes]], path: str) -> None:
+    """Every record follows its predecessor in its chain, by hash, and stands in its own generation's part."""
+    heads = {chain.chain: chain.hash for chain in base.chains}
+    for record, encoded in tail:
+        if record.previous != heads.get(record.chain, records.NO_HASH) or record.generation != base.generation:
+            raise CorruptFileError(
+                f"{path}: epoch {record.epoch} of '{record.chain}' does not follow its predecessor; the file was put "
+                "together from others, restore it from a copy."
+            )
+        heads[record.chain] = records.hash_of(encoded)
+
+
+class LogWriter:
+    """Appends records for one generation. Every method may block on the disk; one thread uses it.
+
+    After any failure it must not be used again: what the failed call left behind is unknown until the next start reads it.
+    """
+
+    def __init__(self, disk: Disk, checkpoint: str, claim: Claim) -> None:
+        self._disk = disk
+        self._checkpoint = checkpoint
+        self._claim = claim
+        self._part = 0
+        self._file: AppendFile | None = None
+        self.appended_bytes = 0
+
+    def start_part(self, base: records.Base) -> paths.LogPart:
+        """Begin the next part with this base; durable, and not fenced, on return."""
+        self.check_claim()
+        part = paths.LogPart(self._claim.generation, base.part)
+        data = frame_bytes(FrameKind.BASE, records.encode(base))
+        file = self._disk.start_append(paths.log(self._checkpoint, part), data)
+        if file is None:
+            raise CheckpointError(
+                f"{paths.log(self._checkpoint, part)} exists though generation {part.generation} is claimed by this "
+                "driver; two drivers share an identity, stop one of them."
+            )
+        self.check_claim()
+        if self._file is not None:
+            self._file.close()
+        self._file, self._part, self.appended_bytes = file, base.part, len(data)
+        return part
+
+    def append(self, encoded: Sequence[bytes]) -> None:
+        """Commit these records by one sync; on return they are durable and this driver still owned the checkpoint.
+
+        Raises:
+            FencedError: a newer driver has claimed the checkpoint; nothing may be published.
+            StorageError: the write failed; nothing may be published.
+        """
+        assert self._file is not None, "start_part comes first"
+        self.check_claim()
+        payload = msgspec.msgpack.encode(RecordBatch(list(encoded)))
+        frame = encode_frame(FrameKind.RECORD, payload)
+        self._file.append(*frame)
+        self._file.sync()
+        self.check_claim()
+        self.appended_bytes = self._file.size
+
+    def check_claim(self) -> None:
+        """Raise FencedError, naming the winner, when a newer generation has been claimed."""
+        newer = paths.claim(self._checkpoint, self._claim.generation + 1)
+        if self._disk.size(newer) is None:
+            return
+        winner = read_claim(self._disk, self._checkpoint, newest_generation(self._disk, self._checkpoint))
+        raise FencedError(
+            f"The checkpoint {self._checkpoint} was taken over by {winner}; this query (generation "
+            f"{self._claim.generation}) has ended and wrote nothing after that."
+        )
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def plan_log_cleanup(names: Sequence[str], newest: paths.LogPart, own_generation: int) -> list[str]:
+    """Return the names of log parts that nothing reads any more, once `newest` is durable. Never a later generation's."""
+    parts = {name: paths.parse_log(name) for name in names}
+    dead = [name for name, part in parts.items() if part is not None and part < newest]
+    # A temporary name of ours is a part being made; of an older generation, one that was cut off.
+    torn = [
+        name
+        for name in names
+        if is_temp(name)
+        and (part := paths.parse_log(name.split(".log")[0] + ".log")) is not None
+        and part.generation < own_generation
+    ]
+    return sorted(dead + torn)

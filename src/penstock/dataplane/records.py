@@ -1,0 +1,249 @@
+"""The record and everything it names: what one epoch of one chain committed.
+
+Sources, operators, sinks, exports and fences use the same record. A base restates all chains, so that start-up reads one base and
+its tail. Pure data and pure functions: no files, no clock. Decoding is typed; nothing read here can run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import numpy as np
+
+from penstock.dataplane.state.protocol import U16, U32, U64
+
+NO_HASH = bytes(16)
+
+
+class Extent(msgspec.Struct, array_like=True, frozen=True):
+    """A frame inside a data file."""
+
+    file: str
+    offset: int
+    length: int
+    crc: int
+
+
+class Stamp(msgspec.Struct, array_like=True, frozen=True):
+    """Arrival times, at the sources, of the rows an epoch took in."""
+
+    rows: int
+    first_us: int
+    mean_us: float
+    last_us: int
+
+
+class Segment(msgspec.Struct, array_like=True, frozen=True):
+    """Rows one task wrote for one output edge, stable-sorted by the consumer's shard."""
+
+    edge: int
+    extent: Extent
+    rows: int
+    shard_rows: bytes
+    """Rows per consumer shard, little-endian u32."""
+    routing: int = 0
+    """Version of the consumer's key -> shard table that sorted these rows."""
+
+
+class Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """All entries of one shard as of `version`; `digest` is what they must add up to."""
+
+    shard: int
+    version: int
+    digest: bytes
+    extent: Extent | None
+    """None for the empty shard, which needs no bytes."""
+    size: int = 0
+
+
+class TaskPart(msgspec.Struct, array_like=True, frozen=True):
+    """What one task did in one epoch."""
+
+    task: int
+    lease: str
+    shards: bytes
+    """Shards that took part, u16."""
+    rows_in: int
+    rows_out: int
+    segments: list[Segment]
+    delta: Extent | None = None
+    changed: bytes = b""
+    """Changed shards, u16 ascending; `digests` (16 bytes each) and `delta_bytes` (u32 each) go with them."""
+    digests: bytes = b""
+    delta_bytes: bytes = b""
+    snapshots: list[Snapshot] = []
+    busy_us: int = 0
+    sync_us: int = 0
+    state_bytes: int = 0
+
+
+class Position(msgspec.Struct, array_like=True, frozen=True, order=True):
+    """Everything before producer epoch `epoch` is consumed, and of that epoch the first `row` rows of each shard."""
+
+    epoch: int
+    row: int = 0
+
+
+class Range(msgspec.Struct, array_like=True, frozen=True):
+    """Part of one producer chain, from `start` up to `end`."""
+
+    edge: int
+    chain: str
+    start: Position
+    end: Position
+
+
+class Group(msgspec.Struct, array_like=True, frozen=True):
+    """Shards that consumed the same ranges."""
+
+    shards: bytes
+    ranges: list[Range]
+
+
+class Batch(msgspec.Struct, array_like=True, frozen=True):
+    """Which Structured Streaming batch a source epoch holds."""
+
+    query: str
+    number: int
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    """One committed step of one chain: the whole descriptor the tasks saw, and what came of it."""
+
+    chain: str
+    epoch: int
+    kind: str
+    """epoch | intent | done | export | handover"""
+    generation: int
+    previous: bytes
+    time_us: int
+    groups: list[Group] = []
+    parts: list[TaskPart] = []
+    stamp: Stamp | None = None
+    offsets: tuple[int, int] | None = None
+    """Native source: the row numbers generated, start and end."""
+    batch: Batch | None = None
+    watermark_us: int | None = None
+    idle: bool = False
+    routing: int = 0
+    code: bytes = b""
+    attempt: int = 0
+
+
+class DeltaFrame(msgspec.Struct, array_like=True, frozen=True):
+    """A delta that some shard still needs on top of its snapshot."""
+
+    epoch: int
+    task: int
+    extent: Extent
+
+
+class Published(msgspec.Struct, array_like=True, frozen=True):
+    """Segments of one producer epoch on one edge, in task order."""
+
+    epoch: int
+    segments: list[Segment]
+    stamp: Stamp | None
+    watermark_us: int | None = None
+
+
+class EdgeBase(msgspec.Struct, array_like=True, frozen=True):
+    edge: int
+    published: list[Published]
+
+
+class ChainBase(msgspec.Struct, array_like=True, frozen=True):
+    """All of one chain that a restart needs."""
+
+    chain: str
+    epoch: int
+    hash: bytes
+    groups: list[Group]
+    """Positions: each range starts and ends at the group's position."""
+    edges: list[EdgeBase]
+    """What its consumers have not consumed yet."""
+    versions: bytes = b""
+    digests: bytes = b""
+    dirty_since: bytes = b""
+    snapshots: list[Snapshot] = []
+    deltas: list[DeltaFrame] = []
+    offset: int = 0
+    batch: Batch | None = None
+    intent: Record | None = None
+    watermark_us: int | None = None
+    routing: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+
+
+class Base(msgspec.Struct, array_like=True, frozen=True):
+    """All chains at one moment: the first frame of every log part."""
+
+    format: int
+    query: str
+    generation: int
+    part: int
+    identity: bytes
+    time_us: int
+    chains: list[ChainBase]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_record = msgspec.msgpack.Decoder(Record)
+_base = msgspec.msgpack.Decoder(Base)
+
+
+def encode(value: Record | Base) -> bytes:
+    """Return the bytes of a record or base; the same value always gives the same bytes."""
+    return _encoder.encode(value)
+
+
+def decode_record(data: bytes | memoryview) -> Record:
+    return _record.decode(data)
+
+
+def decode_base(data: bytes | memoryview) -> Base:
+    return _base.decode(data)
+
+
+def hash_of(encoded: bytes) -> bytes:
+    """Return what the next record of the chain must carry as `previous`."""
+    return hashlib.blake2b(encoded, digest_size=16).digest()
+
+
+def pack_u16(values: U16) -> bytes:
+    return values.astype("<u2", copy=False).tobytes()
+
+
+def unpack_u16(data: bytes) -> U16:
+    return np.frombuffer(data, "<u2").astype(np.uint16, copy=False)
+
+
+def pack_u32(values: U32) -> bytes:
+    return values.astype("<u4", copy=False).tobytes()
+
+
+def unpack_u32(data: bytes) -> U32:
+    return np.frombuffer(data, "<u4").astype(np.uint32, copy=False)
+
+
+def pack_u64(values: U64) -> bytes:
+    return values.astype("<u8", copy=False).tobytes()
+
+
+def unpack_u64(data: bytes) -> U64:
+    return np.frombuffer(data, "<u8").astype(np.uint64)
+
+
+def combine_stamps(stamps: list[Stamp]) -> Stamp | None:
+    """Return the stamp of rows that came from all of these."""
+    rows = sum(s.rows for s in stamps)
+    if rows == 0:
+        return None
+    return Stamp(
+        rows=rows,
+        first_us=min(s.first_us for s in stamps if s.rows),
+        mean_us=sum(s.mean_us * s.rows for s in stamps) / rows,
+        last_us=max(s.last_us for s in stamps if s.rows),
+    )

@@ -1,0 +1,212 @@
+"""The living part of a stage: the epoch in flight, its tasks, which shards are ready. No I/O, no decisions about other stages."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.dataplane import messages, records
+from penstock.dataplane.chains import Chain
+from penstock.dataplane.positions import GroupTake, PieceTaken
+from penstock.dataplane.records import Group, Record, Stamp, TaskPart
+from penstock.dataplane.settings import Settings
+from penstock.dataplane.state.protocol import U16
+from penstock.errors import PenstockError
+
+_RATE_WEIGHT = 0.2
+
+
+class Phase(enum.StrEnum):
+    """Where a stage's epoch stands."""
+
+    IDLE = "idle"
+    WORKING = "working"
+    COMMITTING = "committing"
+
+
+LEGAL = {
+    (Phase.IDLE, Phase.WORKING),
+    (Phase.WORKING, Phase.COMMITTING),
+    (Phase.WORKING, Phase.IDLE),
+    (Phase.COMMITTING, Phase.IDLE),
+}
+"""All transitions of an epoch; any other one is a fault in the engine."""
+
+
+@dataclass
+class Lease:
+    name: str
+    node: str
+    heard_at: float
+
+
+@dataclass
+class TaskSlot:
+    """One task of a stage and the lease that serves it now."""
+
+    stage: str
+    index: int
+    lease: str | None = None
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """An environment that its last owner closed properly."""
+
+    node: str
+    name: str
+    version: int
+
+
+@dataclass(frozen=True)
+class SinkWork:
+    """Rows of one intended sink epoch."""
+
+    stage: str
+    epoch: int
+    pieces: Sequence[PieceTaken]
+
+
+class Run:
+    """One stage at work."""
+
+    def __init__(self, chain: Chain, settings: Settings) -> None:
+        spec = chain.spec
+        self.chain = chain
+        self.spec = spec
+        self.phase = Phase.IDLE
+        self.epoch = 0
+        self.attempt = 0
+        self.rows = 0
+        self.takes: Sequence[GroupTake] = ()
+        self.offsets: tuple[int, int] | None = None
+        self.stamp: Stamp | None = None
+        self.time_us = 0
+        self.waiting_for: set[int] = set()
+        self.asked: set[int] = set()
+        self.parts: dict[int, TaskPart] = {}
+        self.unconfirmed: set[int] = set()
+        self.started_at = 0.0
+        self.committed_at = 0.0
+        self.next_start = 0.0
+        self.force_empty = False
+        self.blocked = False
+        self.epochs = 0
+        self.busy_s = 0.0
+        self.epoch_s = 0.0
+        self.state_bytes = 0
+        tasks = 0 if spec.kind == "sink" or spec.ingested else min(spec.tasks, spec.shards if spec.kind == "operator" else spec.tasks)
+        self.slots = [TaskSlot(spec.name, index) for index in range(tasks)]
+        self.task_of = (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16)
+        self.ready: npt.NDArray[np.bool_] = np.full(spec.shards, spec.kind != "operator")
+        self.bringing: dict[int, set[int]] = {}
+        self.handed_over: dict[int, HandedOver] = {}
+        self._task_state_bytes: dict[int, int] = {}
+        self._settings = settings
+        self._rows_per_s = 0.0
+
+    def to(self, phase: Phase) -> None:
+        """Change phase; an illegal change names both."""
+        if (self.phase, phase) not in LEGAL:
+            raise PenstockError(f"epoch of '{self.spec.name}' cannot go from {self.phase} to {phase}")
+        self.phase = phase
+
+    def begin(self, epoch: int, takes: Sequence[GroupTake], rows: int, now: float, wall: float) -> None:
+        """Start an epoch."""
+        self.to(Phase.WORKING)
+        self.epoch, self.takes, self.rows = epoch, takes, rows
+        self.offsets, self.stamp = None, None
+        self.time_us = max(round(wall * 1e6), self.time_us + 1)
+        self.waiting_for, self.asked, self.parts = set(), set(), {}
+        self.started_at = now
+
+    def ask(self, slot: TaskSlot) -> None:
+        self.waiting_for.add(slot.index)
+        self.asked.add(slot.index)
+
+    def groups(self) -> list[Group]:
+        """The ranges that are done: all shards that took part but those of tasks that were asked and lost."""
+        lost = np.array(sorted(self.asked - set(self.parts)), np.uint16)
+        groups = []
+        for take in self.takes:
+            shards = take.shards[~np.isin(self.task_of[take.shards], lost)] if len(lost) else take.shards
+            if len(shards):
+                groups.append(Group(records.pack_u16(shards), list(take.ranges)))
+        return groups
+
+    def pieces_of(self, take: GroupTake) -> list[messages.Piece]:
+        inputs = {given.edge: number for number, given in enumerate(self.spec.inputs)}
+        return [
+            messages.Piece(inputs[p.key.edge], p.start, p.end, [s.extent for s in p.source.published.segments])
+            for p in take.pieces
+        ]
+
+    def finish(self, now: float, record: Record) -> None:
+        """The record of the epoch exists."""
+        self.to(Phase.IDLE)
+        self.committed_at = now
+        if record.kind == "intent":
+            return
+        self.attempt = 0
+        self.epochs += 1
+        self.unconfirmed = {part.task for part in record.parts if part.delta is not None} | self.unconfirmed
+        self.epoch_s = now - self.started_at
+        self.busy_s += sum(part.busy_us for part in record.parts) / 1e6
+        for part in record.parts:
+            self._task_state_bytes[part.task] = part.state_bytes
+        self.state_bytes = sum(self._task_state_bytes.values())
+        self._learn_rate()
+        if self.spec.kind == "sink":
+            self.next_start = self.started_at + self._settings.sink_epoch_s
+
+    def _learn_rate(self) -> None:
+        if self.rows < self._settings.min_epoch_rows:
+            return
+        sample = self.rows / max(1e-6, self.epoch_s)
+        known = self._rows_per_s or sample
+        self._rows_per_s = known + _RATE_WEIGHT * (sample - known)
+
+    def budget_rows(self) -> int:
+        """Rows that the next epoch may take so that its predicted time stays within bounds."""
+        predicted = int(self._rows_per_s * self._settings.max_epoch_s) or 8 * self._settings.min_epoch_rows
+        return min(max(predicted, self._settings.min_epoch_rows), self._settings.max_epoch_rows)
+
+    def assigned_to(self, slot: TaskSlot) -> U16:
+        """Shards that belong to a task by the map."""
+        return np.flatnonzero(self.task_of == slot.index).astype(np.uint16)
+
+    def shards_of(self, slot: TaskSlot) -> U16:
+        """Shards of a task that can take part in an epoch."""
+        return np.flatnonzero((self.task_of == slot.index) & self.ready).astype(np.uint16)
+
+    def note_released(self, released: messages.Released, node: str) -> None:
+        for shard in released.shards:
+            version = int(self.chain.versions[shard.shard])
+            self.handed_over[shard.shard] = HandedOver(node, shard.local, version)
+
+
+def assign_tasks(slots: Sequence[TaskSlot], leases: Sequence[str], expected: int) -> list[tuple[TaskSlot, str]]:
+    """Deal tasks without a lease over the leases there are; pure.
+
+    No lease gets more than its share of the expected number of leases, so that one that comes up first does not take everything; tasks of one stage
+    go to different leases where possible.
+    """
+    if not leases:
+        return []
+    share = -(-len(slots) // max(1, expected))
+    load = {lease: [slot.stage for slot in slots if slot.lease == lease] for lease in leases}
+    dealt: list[tuple[TaskSlot, str]] = []
+    for slot in slots:
+        if slot.lease is not None:
+            continue
+        open_leases = [lease for lease in leases if len(load[lease]) < share]
+        if not open_leases:
+            break
+        chosen = min(open_leases, key=lambda lease: (load[lease].count(slot.stage), len(load[lease]), leases.index(lease)))
+        load[chosen].append(slot.stage)
+        dealt.append((slot, chosen))
+    return dealt

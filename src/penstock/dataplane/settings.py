@@ -1,0 +1,43 @@
+"""The numbers that steer epochs, retention and time-outs; each with its unit and a sentence. No logic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How one query is run. The defaults suit one machine; every one is an option `spark.penstock.<name>`."""
+
+    min_epoch_s: float = 0.004
+    """Shortest time from the start of one epoch of an executor to the start of its next."""
+    max_epoch_s: float = 0.2
+    """Predicted time that an epoch may take; it bounds the rows an epoch takes in."""
+    sink_epoch_s: float = 0.02
+    """Shortest time from the start of one sink epoch to the next."""
+    min_epoch_rows: int = 256
+    """Rows that an epoch may always take, however slow the operator was."""
+    max_epoch_rows: int = 2_000_000
+    """Rows that an epoch takes at most."""
+    driver_share: float = 0.5
+    """Share of one core that the driver may spend on epochs before they are lengthened."""
+    max_waiting_bytes: int = 256 << 20
+    """Unconsumed bytes in all channels at which sources stop."""
+    base_interval_s: float = 5.0
+    """Time between two base records."""
+    retain_bytes: int = 128 << 20
+    """Bytes of channel files that deltas may pin before their shards are snapshotted."""
+    retain_epochs: int = 2_000
+    """Epochs that a shard's deltas may reach back."""
+    snapshot_min_bytes: int = 256 << 10
+    """Delta bytes below which size alone does not call for a snapshot."""
+    snapshot_bytes_per_epoch: int = 4 << 20
+    """Bytes of snapshots that one epoch writes at most (always at least one shard)."""
+    snapshots_per_epoch: int = 32
+    """Shards that one epoch snapshots at most."""
+    lease_timeout_s: float = 15.0
+    """Silence after which a lease is taken as lost."""
+    heartbeat_s: float = 2.0
+    """Time between two heartbeats of the driver in the checkpoint."""
+    holder_fresh_s: float = 15.0
+    """Age up to which another host's heartbeat counts as alive."""

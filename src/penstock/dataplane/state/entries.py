@@ -1,0 +1,390 @@
+"""State of row and vectorised functions: decoded in memory, staged per epoch, written to local state behind commits.
+
+Owns, for each shard of a task: its local environment, the entries that are committed but not yet in it (`pending`), its
+version and digest, and the decoded keys. Nothing reaches an environment before its record exists. Decoded keys are
+evicted only between epochs, least recently used first, so eviction never changes what a function sees.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.dataplane.keys import KeyCodec
+from penstock.dataplane.collector import collector_off
+from penstock.dataplane.state.handles import KeyState
+from penstock.dataplane.state.kinds import Changes, Column, Entry, StateContext, ValueColumn, build_column
+from penstock.dataplane.state.local import LocalShard
+from penstock.dataplane.state.protocol import ENTRY_SCHEMA, U32, U64, Delta, digest_bytes
+from penstock.dataplane.state.sealing import entry_hashes, hash_lanes, seal, sum_of, unseal
+from penstock.errors import CorruptFileError, StorageError
+from penstock.topology.schema import struct_class
+from penstock.topology.states import StateSpec
+
+_KEY_WEIGHT: Final = 500
+_KEPT_RATIO: Final = 0.8
+_MAX_PENDING: Final = 1 << 18
+_PENDING_BYTES: Final = 64  # an estimate: most are newer values of entries that are counted already
+
+_Pending = dict[bytes, bytes | None]
+
+
+@dataclass
+class _Shard:
+    local: LocalShard
+    version: int
+    digest: U64
+    pending: _Pending = field(default_factory=dict)
+    """Committed entries that are not in `local` yet: sealed values (None: deleted)."""
+    cache: dict[bytes, KeyState] = field(default_factory=dict)
+
+
+@dataclass
+class _Bringing:
+    local: LocalShard
+    version: int
+    entries: dict[bytes, bytes | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Staged:
+    version: int
+    keys: list[bytes]
+    sealed: list[bytes | None]
+    shards: list[int]
+    bounds: list[int]
+    digests: U64
+
+
+class EntryState:
+    """`TaskState` of declared value, list and map states."""
+
+    def __init__(
+        self, operator: str, keys: Sequence[pa.Field], states: dict[str, StateSpec], memory_bytes: int
+    ) -> None:
+        self.operator = operator
+        self.key_codec = KeyCodec([key.type for key in keys], [key.name for key in keys], operator)
+        self._key_class = struct_class(pa.struct(list(keys)))
+        context = StateContext(operator, self.key_codec, self)
+        self._columns: list[Column] = [
+            build_column(context, name, ordinal, spec)
+            for ordinal, (name, spec) in enumerate(states.items(), start=1)
+        ]
+        self._state_class: type[KeyState] = type("KeyState", (KeyState,), {"__slots__": tuple(states)})
+        self._memory_bytes = memory_bytes
+        self._owner = uuid.uuid4().hex
+        self._shards: dict[int, _Shard] = {}
+        self._bringing: dict[int, _Bringing] = {}
+        self._behind: dict[int, None] = {}  # shards with pending entries, longest behind first
+        self._pending_entries = 0
+        self._touched: list[KeyState] = []
+        self._weight = 0
+        self._clock = 1
+        self._staged: _Staged | None = None
+
+    # ------------------------------------------------------------------------------------ keys, for logic
+
+    def touch(self, shard: int, keys: Sequence[bytes]) -> list[KeyState]:
+        """Return the states of distinct keys of a shard, for use in this epoch only; what is missing is loaded."""
+        owned = self._shards[shard]
+        cache, clock = owned.cache, self._clock
+        found = list(map(cache.get, keys))
+        if None in found:
+            self._load([key for key, state in zip(keys, found, strict=True) if state is None], shard, owned)
+            found = [cache[key] for key in keys]
+        states: list[KeyState] = found  # type: ignore[assignment]
+        touched = self._touched
+        for state in states:
+            if state._used != clock:
+                state._used = clock
+                touched.append(state)
+        return states
+
+    def _load(self, keys: list[bytes], shard: int, owned: _Shard) -> None:
+        """Make the decoded states of keys that are not in memory; values are read at once, the rest on demand."""
+        empty = not owned.pending and owned.local.count == 0
+        make, decode, key_class = self._state_class, self.key_codec.decode, self._key_class
+        made = [make(tuple.__new__(key_class, decode(key)), shard) for key in keys]
+        owned.cache.update(zip(keys, made, strict=True))
+        for column in self._columns:
+            name = column.name
+            if not empty and isinstance(column, ValueColumn):
+                entries = [column.prefix(key) for key in keys]
+                stored = self._read_many(owned, entries)
+                for state, entry in zip(made, entries, strict=True):
+                    setattr(state, name, column.holding(shard, entry, stored.get(entry)))
+            else:
+                for state, key in zip(made, keys, strict=True):
+                    setattr(state, name, column.make(shard, key, empty))
+
+    # ------------------------------------------------------------------------------------ committed entries
+
+    def read(self, shard: int, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return value and hash of one committed entry."""
+        return self._read_many(self._shards[shard], [key]).get(key)
+
+    def read_prefix(self, shard: int, prefix: bytes, limit: int | None) -> list[Entry]:
+        """Return committed entries whose keys begin with `prefix`."""
+        owned = self._shards[shard]
+        self._flush(shard, owned)  # a scan needs no overlay then, and flushing is due anyway
+        return _verified(owned.local, owned.local.scan(prefix, limit))
+
+    def last_key(self, shard: int, prefix: bytes) -> bytes | None:
+        """Return the greatest committed entry key of `prefix` and eight bytes."""
+        owned = self._shards[shard]
+        self._flush(shard, owned)
+        return owned.local.last(prefix)
+
+    def _read_many(self, owned: _Shard, keys: list[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+        pending = owned.pending
+        wanted = sorted([key for key in keys if key not in pending] if pending else keys)
+        stored = owned.local.get_many(wanted)
+        for key in keys if pending else ():
+            sealed = pending.get(key)
+            if sealed is not None:
+                stored[key] = sealed
+        return {key: (value, hash_) for key, value, hash_ in _verified(owned.local, stored.items())}
+
+    # ------------------------------------------------------------------------------------ life of a shard
+
+    def open(self, shard: int, path: str, local_version: int | None) -> bool:
+        if local_version is None:
+            self._bringing[shard] = _Bringing(LocalShard.create(path, self._owner), 0)
+            return True
+        local = LocalShard.take_over(path, self._owner, local_version)
+        if local is not None:
+            self._bringing[shard] = _Bringing(local, local_version)
+        return local is not None
+
+    def apply(self, shard: int, version: int, keys: pa.BinaryArray, values: pa.BinaryArray) -> None:
+        bringing = self._bringing[shard]
+        bringing.version = version
+        bringing.entries.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+
+    def seal(self, shard: int, version: int, digest: bytes) -> bool:
+        bringing = self._bringing.pop(shard)
+        local = bringing.local
+        try:
+            found = _content_digest(bringing)
+        except CorruptFileError:
+            found = None
+        if found is None or bringing.version != version or digest_bytes(found) != digest:
+            local.destroy()
+            return False
+        if bringing.entries or local.version != version:
+            new = [(key, value) for key, value in sorted(bringing.entries.items()) if value is not None]
+            hashes = entry_hashes([key for key, _ in new], [value for _, value in new])
+            puts = [(key, seal(value, hash_)) for (key, value), hash_ in zip(new, hashes, strict=True)]
+            deletes = [key for key, value in bringing.entries.items() if value is None]
+            local.write(puts, deletes, version, digest)
+        self._shards[shard] = _Shard(local, version, found)
+        return True
+
+    def release(self, shard: int) -> None:
+        owned = self._shards[shard]
+        self._flush(shard, owned)
+        self._forget(shard)
+        owned.local.close()
+
+    def drop(self, shard: int) -> None:
+        bringing = self._bringing.pop(shard, None)
+        if bringing is not None:
+            bringing.local.destroy()
+        else:
+            self._forget(shard).local.close()  # its files stay: they may have another owner by now
+
+    def _forget(self, shard: int) -> _Shard:
+        owned = self._shards.pop(shard)
+        self._behind.pop(shard, None)
+        self._pending_entries -= len(owned.pending)
+        self._weight -= sum(state._weight for state in owned.cache.values())
+        self._touched = [state for state in self._touched if state._shard != shard]
+        return owned
+
+    # ------------------------------------------------------------------------------------ life of an epoch
+
+    def stage(self, epoch: int) -> Delta:
+        with collector_off():
+            return self._stage(epoch)
+
+    def _stage(self, epoch: int) -> Delta:
+        changes = Changes()
+        for column in self._columns:
+            column.collect(self._touched, changes)
+        self._weigh()
+        if not changes.keys:
+            self._staged = None
+            return Delta.empty()
+        changes = _sorted_by_shard(changes)
+        shards, starts = np.unique(np.array(changes.shards, np.uint16), return_index=True)
+        moved = hash_lanes(changes.hashes) - hash_lanes(changes.olds)
+        owned = [self._shards[shard].digest for shard in shards.tolist()]
+        digests: U64 = np.array(owned, np.uint64) + np.add.reduceat(moved, starts, axis=0)
+        bounds = [*starts.tolist(), len(changes.keys)]
+        pairs = zip(changes.values, changes.hashes, strict=True)
+        sealed = [None if value is None else seal(value, hash_) for value, hash_ in pairs]
+        self._staged = _Staged(epoch, changes.keys, sealed, shards.tolist(), bounds, digests)
+        entries = entry_batch(changes.shards, changes.keys, changes.values)
+        return Delta(entries, shards, digests, _bytes_per_shard(entries, starts))
+
+    def commit(self) -> None:
+        staged, self._staged = self._staged, None
+        self._touched = []
+        self._clock += 1
+        if staged is not None:
+            self._commit(staged)
+        if self._weight > self._memory_bytes:
+            self._evict()
+
+    def _commit(self, staged: _Staged) -> None:
+        for at, shard in enumerate(staged.shards):
+            owned = self._shards[shard]
+            part = slice(staged.bounds[at], staged.bounds[at + 1])
+            before = len(owned.pending)
+            owned.pending.update(zip(staged.keys[part], staged.sealed[part], strict=True))
+            owned.version, owned.digest = staged.version, staged.digests[at]
+            self._pending_entries += len(owned.pending) - before
+            self._behind.setdefault(shard)
+
+    def flush(self, budget_s: float) -> None:
+        until = time.perf_counter() + budget_s
+        while self._behind and (time.perf_counter() < until or self._pending_entries > _MAX_PENDING):
+            shard = next(iter(self._behind))
+            self._flush(shard, self._shards[shard])
+
+    def _flush(self, shard: int, owned: _Shard) -> None:
+        if not owned.pending:
+            return
+        entries = sorted(owned.pending.items())
+        puts = [(key, sealed) for key, sealed in entries if sealed is not None]
+        deletes = [key for key, sealed in entries if sealed is None]
+        owned.local.write(puts, deletes, owned.version, digest_bytes(owned.digest))
+        self._pending_entries -= len(entries)
+        owned.pending = {}
+        self._behind.pop(shard, None)
+
+    def snapshot(self, shard: int) -> pa.RecordBatch:
+        owned = self._shards[shard]
+        stored = dict(owned.local.scan())
+        for key, sealed in owned.pending.items():
+            if sealed is None:
+                stored.pop(key, None)
+            else:
+                stored[key] = sealed
+        entries = _verified(owned.local, sorted(stored.items()))
+        if not np.array_equal(sum_of([hash_ for _, _, hash_ in entries]), owned.digest):
+            raise _not_its_digest(owned.local)
+        keys, values = [key for key, _, _ in entries], [value for _, value, _ in entries]
+        return entry_batch([shard] * len(keys), keys, values)
+
+    # ------------------------------------------------------------------------------------ memory
+
+    def _weigh(self) -> None:
+        varying = [(column.name, column.weight) for column in self._columns if column.fixed_weight is None]
+        fixed = _KEY_WEIGHT + sum(column.fixed_weight or 0 for column in self._columns)
+        for state in self._touched if varying else [state for state in self._touched if not state._weight]:
+            weight = fixed
+            for name, weigh in varying:
+                weight += weigh(getattr(state, name))
+            if state._object is not None:
+                weight *= 2
+            self._weight += weight - state._weight
+            state._weight = weight
+
+    def _evict(self) -> None:
+        states = [
+            (state._used, shard, key)
+            for shard, owned in self._shards.items()
+            for key, state in owned.cache.items()
+        ]
+        for _, shard, key in sorted(states):
+            if self._weight <= self._memory_bytes * _KEPT_RATIO:
+                break
+            self._weight -= self._shards[shard].cache.pop(key)._weight
+
+    def owned(self) -> list[int]:
+        return sorted(self._shards)
+
+    def state_bytes(self) -> int:
+        stored = sum(owned.local.used_bytes for owned in self._shards.values())
+        return stored + _PENDING_BYTES * self._pending_entries
+
+    def close(self) -> None:
+        for bringing in self._bringing.values():
+            bringing.local.close()
+        for owned in self._shards.values():
+            owned.local.close()
+        self._bringing.clear()
+        self._shards.clear()
+
+
+def entry_batch(
+    shards: Sequence[int], keys: Sequence[bytes], values: Sequence[bytes | None]
+) -> pa.RecordBatch:
+    """Return entries as they travel; the caller sorted them by shard."""
+    columns = [pa.array(shards, pa.uint16()), pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+    if any(isinstance(column, pa.ChunkedArray) for column in columns):
+        raise StorageError(
+            "more than 2 GiB of state entries do not fit one batch; declare more shards, or let the function "
+            "change less state per epoch"
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
+
+
+def _verified(local: LocalShard, stored: Iterable[tuple[bytes, bytes]]) -> list[Entry]:
+    """Return the entries without their seals.
+
+    Raises:
+        CorruptFileError: a seal is broken.
+    """
+    entries = []
+    for key, sealed in stored:
+        found = unseal(key, sealed)
+        if found is None:
+            raise CorruptFileError(
+                f"local state {local.path} holds a damaged entry; rebuild it from the checkpoint"
+            )
+        entries.append((key, *found))
+    return entries
+
+
+def _content_digest(bringing: _Bringing) -> U64:
+    """Return the digest of what is stored, with what was applied on top; every stored entry is read and verified."""
+    newer = bringing.entries
+    stored = _verified(bringing.local, bringing.local.scan())
+    hashes = [hash_ for key, _, hash_ in stored if key not in newer]
+    applied = [(key, value) for key, value in newer.items() if value is not None]
+    hashes.extend(entry_hashes([key for key, _ in applied], [value for _, value in applied]))
+    return sum_of(hashes)
+
+
+def _not_its_digest(local: LocalShard) -> CorruptFileError:
+    return CorruptFileError(
+        f"local state {local.path} does not give its digest; rebuild it from the checkpoint"
+    )
+
+
+def _sorted_by_shard(changes: Changes) -> Changes:
+    shards = np.array(changes.shards, np.uint16)
+    if bool(np.all(shards[1:] >= shards[:-1])):
+        return changes
+    pick = itemgetter(*np.argsort(shards, kind="stable").tolist())
+    lists: list[list[Any]] = [changes.shards, changes.keys, changes.values, changes.hashes, changes.olds]
+    return Changes(*(list(pick(each)) for each in lists))
+
+
+def _bytes_per_shard(entries: pa.RecordBatch, starts: Any) -> U32:
+    sizes = (
+        pc.binary_length(entries.column(1)).to_numpy()
+        + pc.binary_length(entries.column(2)).fill_null(0).to_numpy()
+    )
+    total: U32 = np.add.reduceat(sizes.astype(np.uint32), starts)
+    return total

@@ -1,0 +1,348 @@
+"""What a user's function holds: the state of one key, as values, lists and maps of Python objects.
+
+A handle is the decoded state and a note of what changed; reads and writes are plain Python operations. It loads what
+it lacks through its `StateColumn` and never encodes, hashes or writes: that is done once per epoch, when staging.
+Handles are valid only while their own key is being processed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol, TypeVar
+
+FIRST_LOAD: Final = 1024
+"""A map of fewer elements is loaded whole when it is first read; of a larger one only what is asked for."""
+
+_ABSENT: Final = object()
+_T = TypeVar("_T")
+
+
+class StateColumn(Protocol):
+    """One declared state over all keys: how its handles find what is stored."""
+
+    name: str
+
+    def load(self, shard: int, prefix: bytes, limit: int | None) -> list[tuple[Any, Any, bytes]]:
+        """Return (element, value, entry hash) of stored elements under `prefix`, at most `limit`, in key order."""
+        ...
+
+    def find(self, shard: int, prefix: bytes, element: Any) -> tuple[Any, bytes] | None:
+        """Return (value, entry hash) of one stored element."""
+        ...
+
+    def size(self, shard: int, prefix: bytes) -> int:
+        """Return the number of stored elements of a list."""
+        ...
+
+    def copy(self, value: Any) -> Any:
+        """Return `value`, or a copy where the caller could change it in place."""
+        ...
+
+
+class KeyState:
+    """The state of one key: one attribute per declared state, made by a subclass with those names as slots."""
+
+    __slots__ = ("_key", "_object", "_shard", "_used", "_weight")
+
+    def __init__(self, key: Any, shard: int) -> None:
+        self._key = key
+        self._shard = shard
+        self._object: Any = None
+        self._used = 0
+        self._weight = 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no state named {name!r}; declare it with state={{{name!r}: ...}}")
+
+    def cached(self, build: Callable[[KeyState], _T]) -> _T:
+        """Return the object derived from this key's state, made by `build(state)` when there is none.
+
+        There is none at first use, after a restart, a move or an eviction; otherwise the same object comes back in
+        later epochs. The function itself keeps it in step with the state. It is never stored.
+        """
+        if self._object is None:
+            self._object = build(self)
+        made: _T = self._object
+        return made
+
+
+class ValueHandle:
+    """One value per key."""
+
+    __slots__ = ("_changed", "_column", "_entry", "_hash", "_shard", "_value")
+
+    def __init__(
+        self, column: StateColumn, shard: int, entry: bytes, value: Any, hash_: bytes | None
+    ) -> None:
+        self._column = column
+        self._shard = shard
+        self._entry = entry
+        self._value = value
+        self._hash = hash_
+        self._changed = False
+
+    def exists(self) -> bool:
+        return self._value is not None
+
+    def get(self) -> Any:
+        """Return the value, None when there is none."""
+        return self._value
+
+    def update(self, value: Any) -> None:
+        if value is None:
+            raise ValueError(f"None is no value of state {self._column.name!r}; call clear() to remove it")
+        self._value = value
+        self._changed = True
+
+    def clear(self) -> None:
+        self._value = None
+        self._changed = True
+
+    def __repr__(self) -> str:
+        return f"ValueState({self._value!r})"
+
+
+class CopyingValueHandle(ValueHandle):
+    """A value that could be changed in place (it holds arrays or maps): every reader gets a copy of its own."""
+
+    __slots__ = ()
+
+    def get(self) -> Any:
+        return None if self._value is None else self._column.copy(self._value)
+
+
+class MapHandle:
+    """A map per key. Iteration is in key order, so that it does not depend on what happened to be in memory."""
+
+    __slots__ = ("_column", "_complete", "_data", "_dirty", "_known", "_prefix", "_shard", "_started")
+
+    def __init__(self, column: StateColumn, shard: int, prefix: bytes, complete: bool) -> None:
+        self._column = column
+        self._shard = shard
+        self._prefix = prefix
+        self._data: dict[Any, Any] = {}
+        self._dirty: dict[Any, None] = {}
+        # Hash of each stored element; in a map that is not complete, None for elements known to be absent.
+        self._known: dict[Any, bytes | None] = {}
+        self._started = complete
+        self._complete = complete
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self._data[key]
+        except KeyError:
+            if self._complete or not self._find(key):
+                raise
+        return self._data[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._data[key] = value
+        self._dirty[key] = None
+
+    def __delitem__(self, key: Any) -> None:
+        if not self._complete:
+            self._find(key)
+        del self._data[key]
+        self._dirty[key] = None
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._data or (not self._complete and self._find(key))
+
+    def __len__(self) -> int:
+        if not self._complete:
+            self._load(None)
+        return len(self._data)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key in self._data or (not self._complete and self._find(key)):
+            return self._data[key]
+        return default
+
+    def pop(self, key: Any, default: Any = _ABSENT) -> Any:
+        if not self._complete:
+            self._find(key)
+        if key in self._data:
+            self._dirty[key] = None
+            return self._data.pop(key)
+        if default is _ABSENT:
+            raise KeyError(key)
+        return default
+
+    def setdefault(self, key: Any, default: Any) -> Any:
+        if key not in self:
+            self[key] = default
+        return self._data[key]
+
+    def keys(self) -> list[Any]:
+        """Return all keys, in order."""
+        if not self._complete:
+            self._load(None)
+        return sorted(self._data)
+
+    def values(self) -> list[Any]:
+        """Return all values, in the order of their keys."""
+        return [self._data[key] for key in self.keys()]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return all (key, value) pairs, in the order of the keys."""
+        return [(key, self._data[key]) for key in self.keys()]
+
+    def exists(self) -> bool:
+        return len(self) > 0
+
+    def getValue(self, key: Any) -> Any:
+        """Return the value of `key`, None when there is none."""
+        return self.get(key)
+
+    def containsKey(self, key: Any) -> bool:
+        return key in self
+
+    def updateValue(self, key: Any, value: Any) -> None:
+        self[key] = value
+
+    def iterator(self) -> Iterator[tuple[Any, Any]]:
+        return iter(self.items())
+
+    def removeKey(self, key: Any) -> None:
+        """Remove `key`; without effect when it is not there."""
+        self.pop(key, None)
+
+    def clear(self) -> None:
+        if not self._complete:
+            self._load(None)
+        self._dirty.update(dict.fromkeys(self._data))
+        self._data.clear()
+
+    def __repr__(self) -> str:
+        return f"MapState({self._data!r}{'' if self._complete else ', ...'})"
+
+    def _find(self, key: Any) -> bool:
+        """Look for an element in the store unless it is known by now; say whether the map has it."""
+        if key in self._data:
+            return True
+        if not self._started:
+            self._load(FIRST_LOAD)
+            return key in self._data
+        if not (self._complete or key in self._dirty or key in self._known):
+            self._learn(key)
+        return key in self._data
+
+    def _learn(self, key: Any) -> bytes | None:
+        """Take one stored element in, without touching a newer write; return its hash."""
+        found = self._column.find(self._shard, self._prefix, key)
+        self._known[key] = None if found is None else found[1]
+        if found is not None and key not in self._dirty:
+            self._data[key] = found[0]
+        return self._known[key]
+
+    def _load(self, limit: int | None) -> None:
+        stored = self._column.load(self._shard, self._prefix, limit)
+        self._started = True
+        self._complete = limit is None or len(stored) < limit
+        for key, value, hash_ in stored:
+            # An element already in memory, or changed there, is newer than what is stored.
+            if key not in self._known:
+                self._known[key] = hash_
+                if key not in self._dirty:
+                    self._data[key] = value
+        if self._complete:
+            self._known = {key: hash_ for key, hash_ in self._known.items() if hash_ is not None}
+
+
+class CopyingMapHandle(MapHandle):
+    """A map whose values could be changed in place: every reader gets a copy of its own."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._column.copy(super().__getitem__(key))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
+    def setdefault(self, key: Any, default: Any) -> Any:
+        return self._column.copy(super().setdefault(key, default))
+
+    def values(self) -> list[Any]:
+        return [self._column.copy(value) for value in super().values()]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        return [(key, self._column.copy(value)) for key, value in super().items()]
+
+
+class ListHandle:
+    """A list per key; appending to it does not load it."""
+
+    __slots__ = ("_changed", "_column", "_hashes", "_items", "_prefix", "_shard", "_stored", "_tail")
+
+    def __init__(self, column: StateColumn, shard: int, prefix: bytes, empty: bool) -> None:
+        self._column = column
+        self._shard = shard
+        self._prefix = prefix
+        self._items: list[Any] | None = [] if empty else None
+        self._hashes: list[bytes] = []  # of the stored elements, once `_items` is loaded
+        self._stored: int | None = 0 if empty else None  # how many elements are stored, once known
+        self._tail: list[Any] = []  # appended while `_items` is not loaded
+        self._changed: dict[int, None] = {}
+
+    def exists(self) -> bool:
+        return len(self) > 0
+
+    def get(self) -> Iterator[Any]:
+        return iter(self)
+
+    def put(self, values: Iterable[Any]) -> None:
+        """Replace the whole list."""
+        items = self._load()
+        items[:] = list(values)
+        self._changed.update(dict.fromkeys(range(len(items))))
+
+    def appendValue(self, value: Any) -> None:
+        (self._tail if self._items is None else self._items).append(value)
+
+    def appendList(self, values: Iterable[Any]) -> None:
+        (self._tail if self._items is None else self._items).extend(values)
+
+    def clear(self) -> None:
+        self.put(())
+
+    def __len__(self) -> int:
+        if self._items is not None:
+            return len(self._items)
+        return self._length() + len(self._tail)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._column.copy(value) for value in list(self._load()))
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self._load()[index]
+        return (
+            [self._column.copy(value) for value in found]
+            if isinstance(index, slice)
+            else self._column.copy(found)
+        )
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        items = self._load()
+        items[index] = value
+        self._changed[range(len(items))[index]] = None
+
+    def __repr__(self) -> str:
+        return f"ListState({self._load()!r})"
+
+    def _length(self) -> int:
+        if self._stored is None:
+            self._stored = self._column.size(self._shard, self._prefix)
+        return self._stored
+
+    def _load(self) -> list[Any]:
+        if self._items is None:
+            stored = self._column.load(self._shard, self._prefix, None)
+            self._hashes = [hash_ for _, _, hash_ in stored]
+            self._stored = len(stored)
+            self._items = [value for _, value, _ in stored] + self._tail
+            self._tail = []
+        return self._items

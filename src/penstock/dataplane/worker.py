@@ -1,0 +1,270 @@
+"""The work inside a lease: messages in, messages out. Knows nothing of sockets or Spark.
+
+For every task it serves, a worker keeps the logic with its state, writes one run of frames per epoch and syncs once. Staged writes become
+committed state only when a later message says that the record exists. A worker that fails says so once and is of no further use.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.dataplane import messages, records
+from penstock.dataplane.bring import bring_shards
+from penstock.dataplane.channel import DataWriter, Slice, read_segment, slice_pieces, write_entries, write_segment
+from penstock.dataplane.disk import Disk
+from penstock.dataplane.frames import FrameKind
+from penstock.dataplane.logic.protocol import EpochInput, Logic, ShardedRows
+from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.state.protocol import U16, Delta, TaskState
+from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
+
+FLUSH_MIN_S = 0.001
+FLUSH_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class LeaseIdentity:
+    """Who a worker is and where it may write."""
+
+    lease: str
+    generation: int
+    checkpoint: str
+    node_dir: str
+
+
+@dataclass
+class Task:
+    """One task of one stage, as this lease serves it."""
+
+    spec: StageSpec
+    index: int
+    logic: Logic | None
+    committed: int = 0
+    staged: int = 0
+    last_busy_s: float = 0.0
+    locals: dict[int, str] = field(default_factory=dict)
+    """Name of each owned shard's environment, relative to the node's directory."""
+
+    @property
+    def state(self) -> TaskState | None:
+        return self.logic.state if self.logic is not None else None
+
+    def commit_to(self, epoch: int) -> None:
+        """Take note of the last epoch that has a record; apply what was staged for it."""
+        if self.staged > self.committed and self.state is not None:
+            if epoch < self.staged:
+                raise PenstockError(f"epoch {self.staged} of '{self.spec.name}' was staged but never got its record")
+            self.state.commit()
+            self.state.flush(max(FLUSH_MIN_S, FLUSH_SHARE * self.last_busy_s))
+        self.committed = max(self.committed, epoch)
+        self.staged = self.committed
+
+
+class Worker:
+    """Serves the tasks of one lease, one message at a time."""
+
+    def __init__(self, identity: LeaseIdentity, program: Program, disk: Disk) -> None:
+        self._identity = identity
+        self._program = program
+        self._disk = disk
+        self._tasks: dict[tuple[str, int], Task] = {}
+        self._segments = DataWriter(disk, identity.checkpoint, identity.generation, identity.lease, "seg")
+        self._snapshots = DataWriter(disk, identity.checkpoint, identity.generation, identity.lease, "snp")
+
+    def handle(self, message: messages.ToLease) -> messages.FromLease | None:
+        """Carry out one message and return the answer, None when there is none.
+
+        Never raises a PenstockError: it becomes a `Failed` answer, after which the lease must end.
+        """
+        if isinstance(message, messages.End):
+            return None
+        try:
+            return self._dispatch(message)
+        except OperatorError as error:
+            return self._failed(message, "user", error)
+        except StorageError as error:
+            return self._failed(message, "storage", error)
+        except CorruptFileError as error:
+            # Damage to the node's own copy is mended by rebuilding it elsewhere; damage to the checkpoint is not.
+            local = self._identity.node_dir in str(error)
+            return self._failed(message, "local" if local else "corrupt", error)
+        except Exception as error:
+            return self._failed(message, "internal", error)
+
+    def idle(self) -> None:
+        """Use a pause to write committed state behind."""
+        for task in self._tasks.values():
+            if task.state is not None and task.staged == task.committed:
+                task.state.flush(FLUSH_MIN_S)
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            if task.state is not None:
+                task.state.close()
+        self._segments.close()
+        self._snapshots.close()
+
+    def _dispatch(self, message: messages.ToLease) -> messages.FromLease | None:
+        task = self._task(message.stage, message.task)  # type: ignore[union-attr]
+        if isinstance(message, messages.Work):
+            return self._work(task, message)
+        if isinstance(message, messages.Commit):
+            task.commit_to(message.committed)
+            return None
+        if isinstance(message, messages.Bring):
+            return self._bring(task, message)
+        assert isinstance(message, messages.Release)
+        return self._release(task, message)
+
+    def _task(self, stage: str, index: int) -> Task:
+        key = (stage, index)
+        if key not in self._tasks:
+            spec = self._program.stages[stage]
+            logic = None
+            if spec.logic is not None:
+                schema = spec.inputs[0].schema
+                logic = spec.logic.build(spec.name, spec.keys, schema, spec.shards, self._program.memory_bytes)
+            self._tasks[key] = Task(spec, index, logic)
+        return self._tasks[key]
+
+    def _work(self, task: Task, work: messages.Work) -> messages.FromLease:
+        began = time.perf_counter()
+        task.commit_to(work.committed)
+        snapshots = self._write_snapshots(task, records.unpack_u16(work.snapshots))
+        if task.spec.kind == "source":
+            rows_in, out = self._generate(task, work)
+        else:
+            rows_in, out = self._run(task, work)
+        delta = task.state.stage(work.epoch) if task.state is not None else Delta.empty()
+        part = self._write(task, work, out, delta, snapshots, rows_in)
+        busy = time.perf_counter()
+        self._segments.sync()
+        if snapshots:
+            self._snapshots.sync()
+        ended = time.perf_counter()
+        task.staged = work.epoch
+        task.last_busy_s = busy - began
+        timed = msgspec.structs.replace(
+            part,
+            busy_us=round((busy - began) * 1e6),
+            sync_us=round((ended - busy) * 1e6),
+            state_bytes=task.state.state_bytes() if task.state is not None else 0,
+        )
+        return messages.Done(work.stage, work.epoch, timed)
+
+    def _write(
+        self, task: Task, work: messages.Work, out: pa.Table, delta: Delta, snapshots: list[records.Snapshot], rows_in: int
+    ) -> records.TaskPart:
+        segments = [
+            segment
+            for edge in task.spec.edges
+            if (segment := write_segment(self._segments, edge, out, task.spec.schema, task.spec.name)) is not None
+        ]
+        extent = write_entries(self._segments, FrameKind.DELTA, delta.entries) if len(delta.shards) else None
+        shards = b"".join(group.shards for group in work.groups)
+        return records.TaskPart(
+            task.index, self._identity.lease, shards, rows_in, out.num_rows, segments, extent, records.pack_u16(delta.shards),
+            np.ascontiguousarray(delta.digests, "<u8").tobytes(), records.pack_u32(delta.shard_bytes), snapshots,
+        )  # fmt: skip
+
+    def _generate(self, task: Task, work: messages.Work) -> tuple[int, pa.Table]:
+        assert work.offsets is not None and task.spec.generate is not None
+        start, end = work.offsets
+        try:
+            batch = task.spec.generate(start, end - start)
+        except Exception as error:
+            raise OperatorError(
+                f"source '{task.spec.name}' failed for rows {start} to {end}: {type(error).__name__}: {error}"
+            ) from error
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        if table.num_rows != end - start:
+            raise OperatorError(f"source '{task.spec.name}' was asked for {end - start} rows and made {table.num_rows}.")
+        if not table.schema.equals(task.spec.schema):
+            table = _fit(table, task.spec)
+        return table.num_rows, table
+
+    def _run(self, task: Task, work: messages.Work) -> tuple[int, pa.Table]:
+        assert task.logic is not None
+        inputs = [self._read_input(task, work, number) for number in range(len(task.spec.inputs))]
+        rows_in = sum(given.rows.num_rows for given in inputs)
+        if rows_in == 0:
+            return 0, task.spec.schema.empty_table()
+        return rows_in, task.logic.run(EpochInput(work.epoch, work.time_us, inputs))
+
+    def _read_input(self, task: Task, work: messages.Work, number: int) -> ShardedRows:
+        schema = task.spec.inputs[number].schema
+        slices: list[Slice] = []
+        for group in work.groups:
+            wanted = records.unpack_u16(group.shards)
+            for piece in group.pieces:
+                if piece.input == number:
+                    found = [read_segment(self._disk, self._identity.checkpoint, at, schema) for at in piece.segments]
+                    slices.extend(slice_pieces(found, wanted, piece.start, piece.end))
+        return join_slices(slices, schema, getattr(task.logic, "wants_shard_order", True))
+
+    def _write_snapshots(self, task: Task, shards: U16) -> list[records.Snapshot]:
+        """Snapshot shards as of the last committed epoch; the driver knows their version and digest."""
+        written: list[records.Snapshot] = []
+        for shard in shards.tolist():
+            assert task.state is not None
+            entries = task.state.snapshot(shard)
+            extent = write_entries(self._snapshots, FrameKind.SNAPSHOT, entries) if entries.num_rows else None
+            written.append(records.Snapshot(shard, 0, b"", extent, extent.length if extent else 0))
+        return written
+
+    def _bring(self, task: Task, message: messages.Bring) -> messages.FromLease:
+        assert task.state is not None
+        home = f"{self._identity.node_dir}/g{self._identity.generation:06d}-{self._identity.lease}"
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        brought = bring_shards(
+            task.state, message, self._disk, self._identity.checkpoint, self._identity.node_dir, os.path.basename(home)
+        )
+        task.locals.update({shard.shard: name for shard, name in brought})
+        return messages.Brought(message.stage, message.task, [shard for shard, _ in brought])
+
+    def _release(self, task: Task, message: messages.Release) -> messages.FromLease:
+        assert task.state is not None
+        released = []
+        for shard in records.unpack_u16(message.shards).tolist():
+            task.state.release(shard)
+            released.append(messages.ReleasedShard(shard, task.locals.pop(shard)))
+        return messages.Released(message.stage, message.task, released)
+
+    def _failed(self, message: messages.ToLease, kind: str, error: Exception) -> messages.Failed:
+        stage, index = getattr(message, "stage", ""), getattr(message, "task", 0)
+        text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+        return messages.Failed(stage, index, kind, text, "".join(traceback.format_exception(error)))
+
+
+def join_slices(slices: list[Slice], schema: pa.Schema, by_shard: bool) -> ShardedRows:
+    """Return the rows of all slices, in the fixed order within each shard, sorted by shard unless that is not wanted."""
+    if not slices:
+        return ShardedRows(np.empty(0, np.uint16), np.zeros(1, np.int64), schema.empty_table())
+    shards = np.concatenate([piece.shards for piece in slices])
+    counts = np.concatenate([piece.counts for piece in slices])
+    table = pa.concat_tables([piece.rows for piece in slices])
+    if len(slices) > 1 and by_shard:
+        order = np.argsort(shards, kind="stable")
+        starts = (np.cumsum(counts) - counts)[order]
+        shards, counts = shards[order], counts[order]
+        ends = np.cumsum(counts)
+        index = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
+        table = table.combine_chunks().take(pa.array(index))
+    distinct = np.unique(shards) if len(slices) > 1 else shards
+    totals = np.bincount(shards, weights=counts, minlength=int(shards.max()) + 1)[distinct].astype(np.int64)
+    used = totals > 0
+    return ShardedRows(distinct[used], np.concatenate([[0], np.cumsum(totals[used])]), table)
+
+
+def _fit(table: pa.Table, spec: StageSpec) -> pa.Table:
+    try:
+        return table.select(spec.schema.names).cast(spec.schema)
+    except (pa.ArrowException, KeyError) as error:
+        raise OperatorError(f"source '{spec.name}' made rows that do not fit its schema: {error}") from error

@@ -1,0 +1,182 @@
+"""Ingest: a Structured Streaming query whose checkpoint lives inside ours; one batch is one record.
+
+A batch is keyed by (source, query id, batch id): Spark may run it again after a crash, and a repeated batch is run to a no-op. Back-pressure blocks before a
+batch is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.dataplane import paths, records
+from penstock.dataplane.channel import DataWriter, EdgeSpec, write_segment
+from penstock.dataplane.disk import PosixDisk
+from penstock.dataplane.records import Batch, Stamp, TaskPart
+from penstock.errors import OperatorError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.spark.shell import SparkShell
+
+SEGMENT_ROWS = 1 << 20
+BLOCK_POLL_S = 0.01
+
+
+class WrittenPart(msgspec.Struct, array_like=True, frozen=True):
+    """What one partition of a batch wrote."""
+
+    part: TaskPart
+    stamp: Stamp | None
+
+
+@dataclass(frozen=True)
+class PartitionWriter:
+    """Writes one partition of a batch as segments; runs on Spark executors."""
+
+    checkpoint: str
+    generation: int
+    writer: str
+    source: str
+    schema: pa.Schema
+    edges: tuple[EdgeSpec, ...]
+    stamp: str | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+        writer = f"{self.writer}_{partition}_{attempt}"
+        data = DataWriter(PosixDisk(), self.checkpoint, self.generation, writer, "seg")
+        segments: list[records.Segment] = []
+        stamps: list[Stamp] = []
+        rows = 0
+        for table in _in_chunks(batches, self.schema):
+            rows += table.num_rows
+            stamps.extend(self._stamp(table))
+            for edge in self.edges:
+                segment = write_segment(data, edge, table, self.schema, self.source)
+                if segment is not None:
+                    segments.append(segment)
+        data.sync()
+        data.close()
+        part = TaskPart(partition, writer, b"", rows, rows, segments)
+        written = WrittenPart(part, records.combine_stamps(stamps))
+        yield pa.RecordBatch.from_pydict({"written": [msgspec.msgpack.encode(written)]}, pa.schema([("written", pa.binary())]))
+
+    def _stamp(self, table: pa.Table) -> list[Stamp]:
+        if self.stamp is None or table.num_rows == 0:
+            return []
+        column = table.column(self.stamp)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        low, high = pc.min_max(column).as_py().values()
+        return [Stamp(table.num_rows, low, pc.mean(column).as_py(), high)]
+
+
+def _in_chunks(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= SEGMENT_ROWS:
+            yield _fit(held, schema)
+            held, rows = [], 0
+    if rows:
+        yield _fit(held, schema)
+
+
+def _fit(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    table = pa.Table.from_batches(batches)
+    return table if table.schema.equals(schema) else table.select(schema.names).cast(schema)
+
+
+class Ingest:
+    """Feeds one source of a running query from a streaming DataFrame."""
+
+    def __init__(self, shell: SparkShell, source: str, dataframe: Any, schema: pa.Schema, stamp: str | None) -> None:
+        self._shell = shell
+        self._source = source
+        self._dataframe = dataframe
+        self._schema = schema
+        self._stamp = stamp
+        self._checkpoint = paths.ingest(shell.opened.checkpoint, source)
+        self._stopped = threading.Event()
+        self.query: Any = None
+
+    def start(self) -> None:
+        writer = self._dataframe.writeStream.foreachBatch(self._on_batch).option("checkpointLocation", self._checkpoint)
+        self.query = writer.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self.query is not None:
+            self.query.stop()
+
+    def failure(self) -> PenstockError | None:
+        """Return why the Spark query ended by itself, None while it runs."""
+        if self.query is None or self.query.isActive or self._stopped.is_set():
+            return None
+        error = self.query.exception()
+        return None if error is None else OperatorError(f"source '{self._source}': its Spark query failed: {str(error)[:2000]}")
+
+    def drain(self) -> None:
+        """Let Spark take in everything that is available now."""
+        if self.query is not None:
+            self.query.processAllAvailable()
+
+    def _query_id(self) -> str:
+        with open(os.path.join(self._checkpoint, "metadata"), encoding="utf-8") as file:
+            return str(json.load(file)["id"])
+
+    def _on_batch(self, dataframe: Any, number: int) -> None:
+        batch = Batch(self._query_id(), int(number))
+        hub, engine = self._shell.hub, self._shell.engine
+        if hub.ask(lambda: engine.batch_is_known(self._source, batch)):
+            dataframe.write.format("noop").mode("overwrite").save()
+            return
+        self._wait_for_room()
+        began = round(time.time() * 1e6)
+        writer = f"b{number}x{secrets.token_hex(4)}"
+        with self._shell.writing(writer):
+            written = self._write(dataframe, writer)
+            parts = [one.part for one in written if one.part.rows_out]
+            stamps = [one.stamp for one in written if one.stamp is not None]
+            rows = sum(part.rows_out for part in parts)
+            stamp = records.combine_stamps(stamps) or (Stamp(rows, began, began, began) if rows else None)
+            committed = threading.Event()
+            hub.ask(lambda: self._shell.engine.on_batch(self._source, batch, parts, stamp, committed.set))
+            while not committed.wait(0.05):
+                if self._shell.engine.failed is not None or self._stopped.is_set() or self._shell.over:
+                    raise PenstockError(f"batch {number} of source '{self._source}' was not committed: the query has ended.")
+
+    def _write(self, dataframe: Any, writer: str) -> list[WrittenPart]:
+        spec = self._shell.engine.program.stages[self._source]
+        write = PartitionWriter(
+            self._shell.opened.checkpoint,
+            self._shell.opened.claim.generation,
+            writer,
+            self._source,
+            self._schema,
+            tuple(spec.edges),
+            self._stamp,
+        )
+        rows = dataframe.mapInArrow(write, "written binary").collect()
+        found = [msgspec.msgpack.decode(bytes(row[0]), type=WrittenPart) for row in rows]
+        return sorted(found, key=lambda one: one.part.task)
+
+    def _wait_for_room(self) -> None:
+        limit = self._shell.engine.settings.max_waiting_bytes
+        while not self._stopped.is_set() and self._shell.hub.ask(self._shell.engine.chains.waiting_bytes) > limit:
+            time.sleep(BLOCK_POLL_S)

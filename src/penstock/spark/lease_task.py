@@ -1,0 +1,128 @@
+"""What runs on a Spark executor while a lease lasts: connect back, prove the token, serve message after message.
+
+Waits without using CPU. Ends when the driver says so, when the connection ends, or after a failure was reported; never later than that, so that a core is
+never held for nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from penstock.dataplane import messages
+from penstock.dataplane.disk import PosixDisk
+from penstock.dataplane.program import Program
+from penstock.dataplane.worker import LeaseIdentity, Worker
+from penstock.spark.wire import NONCE_BYTES, WireError, is_proof, proof, receive_frame, send_frame
+from penstock.version import __version__
+
+CONNECT_TIMEOUT_S = 20.0
+HEARTBEAT_S = 2.0
+IDLE_FLUSH_S = 0.25
+
+
+@dataclass(frozen=True)
+class LeaseOffer:
+    """All that a lease needs; shipped in the closure of its one-task job."""
+
+    lease: str
+    token: bytes
+    address: tuple[str, int]
+    generation: int
+    checkpoint: str
+    program: Program
+
+
+def serve(offer: LeaseOffer, _rows: Iterable[object]) -> Iterator[str]:
+    """Serve one lease to its end; the body of a one-task Spark job."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        return iter(["a retried attempt: the token was good for the first one only"])
+    with socket.create_connection(offer.address, timeout=CONNECT_TIMEOUT_S) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            _authenticate(sock, offer)
+            sock.settimeout(None)
+            return iter([_serve(sock, offer)])
+        except (WireError, OSError) as error:
+            return iter([f"ended: {error}"])
+
+
+def _authenticate(sock: socket.socket, offer: LeaseOffer) -> None:
+    challenge = receive_frame(sock)
+    nonce = os.urandom(NONCE_BYTES)
+    send_frame(sock, offer.lease.encode().ljust(32) + nonce + proof(offer.token, b"lease", challenge))
+    if not is_proof(receive_frame(sock), offer.token, b"driver", nonce):
+        raise WireError("the driver does not know this lease.")
+
+
+def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
+    node_dir = node_directory()
+    worker = Worker(LeaseIdentity(offer.lease, offer.generation, offer.checkpoint, node_dir), offer.program, PosixDisk())
+    guard = threading.Lock()
+    over = threading.Event()
+
+    def send(message: messages.FromLease) -> None:
+        with guard:
+            send_frame(sock, messages.encode(message))
+
+    hello = messages.Hello(offer.lease, node_name(), socket.gethostname(), os.getpid(), __version__)
+    send(hello)
+    threading.Thread(target=_beat, args=(send, over), daemon=True).start()
+    try:
+        return _loop(sock, worker, send)
+    finally:
+        over.set()
+        worker.close()
+
+
+def _loop(sock: socket.socket, worker: Worker, send: object) -> str:
+    idle = False
+    while True:
+        ready, _, _ = select.select([sock], [], [], None if idle else IDLE_FLUSH_S)
+        if not ready:
+            worker.idle()
+            idle = True
+            continue
+        idle = False
+        message = messages.decode_to_lease(receive_frame(sock))
+        if isinstance(message, messages.End):
+            return f"ended: {message.reason}"
+        answer = worker.handle(message)
+        if answer is not None:
+            send(answer)  # type: ignore[operator]
+        if isinstance(answer, messages.Failed):
+            return f"failed: {answer.message}"
+
+
+def _beat(send: object, over: threading.Event) -> None:
+    while not over.wait(HEARTBEAT_S):
+        try:
+            send(messages.Alive())  # type: ignore[operator]
+        except OSError:
+            return
+
+
+def node_name() -> str:
+    """Name the Spark executor process that this task runs in."""
+    return os.environ.get("SPARK_EXECUTOR_ID", "") or node_directory()
+
+
+def node_directory() -> str:
+    """Return this node's private directory: below what Spark made for this executor alone, and deletes with it."""
+    from pyspark import SparkFiles
+
+    try:
+        root = SparkFiles.getRootDirectory()
+    except Exception:  # outside a Spark task there is no such directory
+        root = tempfile.gettempdir()
+    path = os.path.join(root, "penstock")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path

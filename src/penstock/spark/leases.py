@@ -1,0 +1,133 @@
+"""Asks Spark for leases: one-task jobs, submitted without a thread each, watched until they connect or fail.
+
+Spark schedules, places, isolates and bills every core. Asks only while registered slots exceed those held and asked for by a reserve.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.dataplane.program import Program
+from penstock.spark.lease_task import LeaseOffer, serve
+from penstock.spark.slots import nodes, slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONNECT_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Asked:
+    """A lease that was asked for and what became of its job."""
+
+    offer: LeaseOffer
+    future: Any
+    asked_at: float = field(default_factory=time.monotonic)
+    connected: bool = False
+
+
+class LeaseOffice:
+    """Submits lease jobs and keeps track of them. Used by one thread."""
+
+    def __init__(
+        self, spark: SparkSession, program: Program, address: tuple[str, int], generation: int, checkpoint: str, label: str
+    ) -> None:
+        self._spark = spark
+        self._program = program
+        self._address = address
+        self._generation = generation
+        self._checkpoint = checkpoint
+        self._label = label
+        self._count = 0
+        self.asked: dict[str, Asked] = {}
+
+    def capacity(self, reserve: int) -> int:
+        """Return how many leases may be held: registered slots less the reserve."""
+        return slots(self._spark) - reserve
+
+    def prepare(self) -> LeaseOffer:
+        """Make the next offer: a fresh name and a one-shot token."""
+        self._count += 1
+        name = f"l{self._count}x{secrets.token_hex(4)}"
+        return LeaseOffer(
+            name, secrets.token_bytes(32), self._address, self._generation, self._checkpoint, self._program
+        )
+
+    def submit(self, offer: LeaseOffer) -> None:
+        """Start the one-task job of an offer."""
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", "penstock")
+        context.setJobGroup(f"penstock-{offer.lease}", f"penstock {self._label}, lease {self._count}", interruptOnCancel=True)
+        try:
+            rows = self._placed(context)
+            job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
+            self.asked[offer.lease] = Asked(offer, job._jrdd.collectAsync())
+        finally:
+            context.setLocalProperty("spark.scheduler.pool", None)
+            context.setLocalProperty("spark.jobGroup.id", None)
+            context.setLocalProperty("spark.job.description", None)
+
+    def _placed(self, context: Any) -> Any:
+        """One empty partition that prefers the node with the fewest leases of ours, where there are several nodes."""
+        from pyspark.core.rdd import RDD
+        from pyspark.serializers import BatchedSerializer, CPickleSerializer
+
+        known = nodes(self._spark)
+        if len(known) < 2:
+            return context.parallelize([0], 1)
+        chosen = known[self._count % len(known)]
+        gateway = context._gateway
+        jvm = context._jvm
+        payload = CPickleSerializer().dumps([0])
+        location = gateway.new_array(jvm.java.lang.String, 1)
+        location[0] = f"executor_{chosen.host}_{chosen.executor_id}"
+        buffer = jvm.scala.jdk.javaapi.CollectionConverters
+        hosts = buffer.asScala(jvm.java.util.Arrays.asList(location)).toSeq()
+        pairs = jvm.java.util.ArrayList()
+        pairs.add(jvm.scala.Tuple2(payload, hosts))
+        tag = jvm.scala.reflect.ClassTag.apply(payload_class(jvm))
+        placed = context._jsc.sc().makeRDD(buffer.asScala(pairs).toSeq(), tag)
+        return RDD(placed.toJavaRDD(), context, BatchedSerializer(CPickleSerializer()))
+
+    def ended(self) -> list[tuple[str, str]]:
+        """Return leases whose job is over, with the reason; they are forgotten here."""
+        over: list[tuple[str, str]] = []
+        for name, asked in list(self.asked.items()):
+            if asked.future.isDone():
+                over.append((name, _reason(asked.future)))
+                del self.asked[name]
+        return over
+
+    def overdue(self) -> list[str]:
+        """Return leases that did not connect in time."""
+        now = time.monotonic()
+        return [n for n, a in self.asked.items() if not a.connected and now - a.asked_at > CONNECT_TIMEOUT_S]
+
+    def cancel(self, name: str) -> None:
+        """Last resort: cancel a lease's job; its Python worker may live on for some seconds."""
+        asked = self.asked.pop(name, None)
+        if asked is not None:
+            with contextlib.suppress(Exception):
+                asked.future.cancel(True)
+
+
+def payload_class(jvm: Any) -> Any:
+    return jvm.java.lang.Class.forName("[B")
+
+
+def _reason(future: Any) -> str:
+    try:
+        future.get()
+        return "its job ended"
+    except Exception as error:
+        text = str(error)
+        for line in text.splitlines():
+            if "Error" in line or "Exception" in line:
+                return line.strip()[:500]
+        return text[:500]

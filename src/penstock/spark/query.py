@@ -1,0 +1,273 @@
+"""The handle of a running query, with StreamingQuery's names, and what `start()` does.
+
+Owns nothing of the protocol: it wires declaration, checkpoint, shell, ingest and sink together and answers questions about them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.dataplane.compile import compile_program
+from penstock.dataplane.disk import PosixDisk, check_scheme
+from penstock.dataplane.latency import Latency
+from penstock.dataplane.opening import open_checkpoint
+from penstock.dataplane.settings import Settings
+from penstock.dataplane.sourcing import Arrivals
+from penstock.errors import DeclarationError, PenstockError, QueryError, SessionError
+from penstock.spark.ingest import Ingest
+from penstock.spark.progress import progress_of
+from penstock.spark.session import check_session
+from penstock.spark.shell import SparkShell
+from penstock.spark.slots import is_local, real_cores
+from penstock.topology.stream import Node
+from penstock.topology.writer import Declared
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RESERVE = 1
+
+
+class Query:
+    """A started query. Made by `writeStream...start()`."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.runId = str(uuid.uuid4())
+        self.id = ""
+        self._shell: SparkShell | None = None
+        self._ingests: list[Ingest] = []
+        self._over = threading.Event()
+        self._error: PenstockError | None = None
+        self._progress: deque[dict[str, Any]] = deque(maxlen=100)
+        self._tables: list[pa.Table] = []
+        self._schema: pa.Schema = pa.schema([])
+        self._guard = threading.Lock()
+        self._started = time.time()
+
+    # -- StreamingQuery's names ---------------------------------------------------------------------------------------
+
+    @property
+    def isActive(self) -> bool:
+        """Whether the query runs."""
+        return not self._over.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the query is doing, in Spark's words."""
+        if not self.isActive:
+            return {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}
+        waiting = self._ask(lambda shell: shell.engine.chains.waiting_bytes()) or 0
+        working = self._ask(lambda shell: any(run.phase != "idle" for run in shell.engine.runs.values()))
+        message = "Processing new data" if working else "Waiting for data to arrive"
+        return {"message": message, "isDataAvailable": waiting > 0, "isTriggerActive": bool(working)}
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """Rates, epochs, latency and state as of now."""
+        now = self._ask(lambda shell: progress_of(shell.engine, self))
+        if now is not None:
+            self._progress.append(now)
+        return self._progress[-1] if self._progress else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        """The progress reports that were asked for lately."""
+        return list(self._progress)
+
+    def exception(self) -> PenstockError | None:
+        """Return the error that ended the query, None when there was none."""
+        return self._error
+
+    def stop(self) -> None:
+        """End the query: epochs in flight are committed, leases end, the checkpoint is free for the next start."""
+        for ingest in self._ingests:
+            with contextlib.suppress(Exception):
+                ingest.stop()
+        if self._shell is not None:
+            self._shell.stop()
+        self._over.wait(30.0)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until the query ends; True when it did within `timeout` seconds, None without a timeout.
+
+        Raises:
+            QueryError: the query ended with an error.
+        """
+        ended = self._over.wait(timeout)
+        self._raise()
+        return ended if timeout is not None else None
+
+    def processAllAvailable(self) -> None:
+        """Wait until everything that has arrived by now is processed and every sink has it.
+
+        Raises:
+            QueryError: the query ended with an error.
+        """
+        until = self._ask(lambda shell: shell.engine.due_now()) or {}
+        for ingest in self._ingests:
+            ingest.drain()
+        while self.isActive:
+            if self._ask(lambda shell: shell.engine.drained(until)):
+                return
+            time.sleep(0.005)
+        self._raise()
+
+    # -- ours ---------------------------------------------------------------------------------------------------------
+
+    def table(self) -> pa.Table:
+        """Return all rows that reached a memory sink since this start."""
+        with self._guard:
+            return pa.concat_tables(self._tables) if self._tables else self._schema.empty_table()
+
+    def latency(self, operator: str, since: float | None = None) -> Latency | None:
+        """Return the latency of an operator's rows, from arrival at the source to commit.
+
+        Args:
+            since: `time.monotonic()` value; the last ten seconds when not given.
+        """
+        start = time.monotonic() - 10.0 if since is None else since
+        return self._ask(lambda shell: shell.engine.latency[operator].since(start))
+
+    def digests(self, operator: str) -> list[tuple[int, bytes]]:
+        """Return version and digest of every shard of an operator."""
+        return self._ask(
+            lambda shell: [
+                (int(version), shell.engine.chains[operator].digest(shard))
+                for shard, version in enumerate(shell.engine.chains[operator].versions)
+            ]
+        ) or []
+
+    def __repr__(self) -> str:
+        return f"<penstock.Query {self.name or self.id} {'running' if self.isActive else 'stopped'}>"
+
+    def _ask(self, question: Any) -> Any:
+        shell = self._shell
+        if shell is None:
+            return None
+        if not self.isActive:
+            return question(shell)
+        try:
+            return shell.hub.ask(lambda: question(shell), timeout=10.0)
+        except (TimeoutError, RuntimeError):
+            return question(shell) if not self.isActive else None
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise QueryError(f"Query {self.name or self.id} ended: {self._error}") from self._error
+
+    def _ended(self, error: PenstockError | None) -> None:
+        self._error = self._error or error
+        for ingest in self._ingests:
+            with contextlib.suppress(Exception):
+                ingest.stop()
+        self._over.set()
+
+    def _remember(self, table: pa.Table, epoch: int) -> None:
+        with self._guard:
+            self._tables.append(table)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            for ingest in self._ingests:
+                error = ingest.failure()
+                if error is not None and self._shell is not None:
+                    shell = self._shell
+                    shell.hub.post(lambda error=error: shell.engine._fail(error))  # type: ignore[misc]
+
+
+def start(declared: Declared, spark: SparkSession | None) -> Query:
+    """Start a declared query on a SparkSession."""
+    spark = spark or _active_session()
+    check_session(spark)
+    checkpoint = check_scheme(declared.options["checkpointLocation"])
+    settings = _settings(declared.options)
+    program = compile_program(
+        declared.node,
+        tasks=real_cores(spark),
+        memory_bytes=int(declared.options.get("memoryBytes", 512 << 20)),
+    )
+    disk = PosixDisk()
+    takeover = declared.options.get("takeover", "false") == "true"
+    opened = open_checkpoint(disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s)
+    query = Query(declared.name)
+    query.id = opened.query
+    query._schema = declared.node.schema
+    consume = {"noop": None, "memory": query._remember, "function": declared.function}[declared.sink]
+    ingested = [node for node in _sources(declared.node) if node.kind == "dataframe"]
+    shell = SparkShell(
+        spark,
+        program,
+        opened,
+        disk,
+        settings,
+        host=_bind_host(spark),
+        label=declared.name or declared.node.name,
+        reserve=RESERVE + (1 if ingested else 0),
+        consume=consume,
+        on_end=query._ended,
+    )
+    query._shell = shell
+    for node in _sources(declared.node):
+        if node.kind == "generate":
+            shell.engine.set_arrivals(node.name, Arrivals(node.rate, node.limit))
+        else:
+            query._ingests.append(Ingest(shell, node.name, node.dataframe, node.schema, node.stamp))
+    try:
+        shell.start()
+        for ingest in query._ingests:
+            ingest.start()
+    except BaseException:
+        query.stop()
+        raise
+    threading.Thread(target=query._watch, name="penstock-watch", daemon=True).start()
+    return query
+
+
+def _active_session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is None:
+        raise SessionError("there is no SparkSession; call penstock.session() first, or pass yours to start(spark).")
+    return active
+
+
+def _sources(node: Node) -> list[Node]:
+    if not node.inputs:
+        return [node]
+    found: dict[str, Node] = {}
+    for given in node.inputs:
+        found.update({one.name: one for one in _sources(given)})
+    return list(found.values())
+
+
+def _bind_host(spark: SparkSession) -> str:
+    """Bind where Spark's driver binds."""
+    if is_local(spark):
+        return "127.0.0.1"
+    conf = spark.sparkContext.getConf()
+    host = conf.get("spark.driver.host") or conf.get("spark.driver.bindAddress") or "127.0.0.1"
+    return str(host)
+
+
+def _settings(options: dict[str, str]) -> Settings:
+    named = {"maxEpochRows": ("max_epoch_rows", int), "maxEpochSeconds": ("max_epoch_s", float), "minEpochSeconds": ("min_epoch_s", float)}
+    changed: dict[str, Any] = {}
+    for option, (field, kind) in named.items():
+        if option in options:
+            try:
+                changed[field] = kind(options[option])
+            except ValueError as error:
+                raise DeclarationError(f"option {option!r} must be a number, not {options[option]!r}.") from error
+    return replace(Settings(), **changed)
+
+

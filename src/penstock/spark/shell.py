@@ -1,0 +1,353 @@
+"""The engine's shell on Spark: carries out what the engine asks, and feeds back what happened.
+
+Threads: the hub (engine and sockets), the log (appends and bases), the sink (side effects), the office (leases, heartbeats, clean-up). Each owns its
+resources; they meet only by `post`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.dataplane import messages, paths, recordlog, records
+from penstock.dataplane.channel import read_segment, slice_pieces
+from penstock.dataplane.disk import Disk, is_temp
+from penstock.dataplane.engine import Engine
+from penstock.dataplane.opening import Opened
+from penstock.dataplane.program import Program
+from penstock.dataplane.recordlog import Heartbeat, LogWriter, plan_log_cleanup
+from penstock.dataplane.run import SinkWork
+from penstock.dataplane.settings import Settings
+from penstock.errors import FencedError, OperatorError, PenstockError, SessionError
+from penstock.spark.hub import Hub, Listener
+from penstock.spark.leases import LeaseOffice
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OFFICE_INTERVAL_S = 0.25
+CLEANUP_INTERVAL_S = 5.0
+MAX_LEASE_FAILURES = 12
+
+Consume = Callable[[pa.Table, int], None]
+
+
+class SparkShell(Listener):
+    """Runs one query's engine on Spark."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        opened: Opened,
+        disk: Disk,
+        settings: Settings,
+        *,
+        host: str,
+        label: str,
+        reserve: int,
+        consume: Consume | None,
+        on_end: Callable[[PenstockError | None], None],
+    ) -> None:
+        self.opened = opened
+        self.hub = Hub(host, self)
+        self.engine = Engine(
+            program,
+            opened.chains,
+            self,
+            settings,
+            query=opened.query,
+            generation=opened.claim.generation,
+            identity=opened.identity,
+            clock=time.monotonic,
+            wall=time.time,
+        )
+        self._spark = spark
+        self._program = program
+        self._disk = disk
+        self._settings = settings
+        self._reserve = reserve
+        self._consume = consume
+        self._on_end = on_end
+        self._office = LeaseOffice(spark, program, self.hub.address, opened.claim.generation, opened.checkpoint, label)
+        self._log = LogWriter(disk, opened.checkpoint, opened.claim)
+        self._log_queue: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
+        self._sink_queue: queue.SimpleQueue[SinkWork | None] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._writers: set[str] = set()
+        self._lease_failures = 0
+        self._cost = (0.0, 0)
+        self._threads: list[threading.Thread] = []
+        self._cleaned_at = 0.0
+        self._beaten_at = 0.0
+        self._log_cpu_s = 0.0
+
+    # -- life (the user's thread) -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        capacity = self._office.capacity(self._reserve)
+        if capacity < 1:
+            raise SessionError(
+                f"This SparkSession has {capacity + self._reserve} task slots and Penstock needs at least {self._reserve + 1} free "
+                "ones: one for a lease and the rest for ingest and sinks; use penstock.session(), local[4], or more executors."
+            )
+        for name, target in (("log", self._run_log), ("sink", self._run_sink_thread), ("office", self._run_office)):
+            thread = threading.Thread(target=self._guarded(target), name=f"penstock-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self.hub.start(self._crashed)
+        self.hub.ask(lambda: self.engine.start(capacity))
+
+    def stop(self, drain_s: float = 10.0) -> None:
+        """End the query in order: no new epochs, those in flight committed, leases ended, checkpoint given back."""
+        if self._ended.is_set():
+            return
+        with contextlib.suppress(Exception):
+            self.hub.ask(self._begin_stop)
+            deadline = time.monotonic() + drain_s
+            while time.monotonic() < deadline and not self.hub.ask(self._is_quiet):
+                time.sleep(0.01)
+        self._finish(None)
+
+    @property
+    def over(self) -> bool:
+        return self._ended.is_set()
+
+    def _begin_stop(self) -> None:
+        self.engine.stopping = True
+
+    def _is_quiet(self) -> bool:
+        return all(run.phase == "idle" for run in self.engine.runs.values())
+
+    def _finish(self, error: PenstockError | None) -> None:
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        reason = "the query stopped" if error is None else "the query failed"
+
+        def end_leases() -> None:
+            for lease in list(self.engine.leases):
+                self.hub.send(lease, messages.End(reason))
+
+        with contextlib.suppress(Exception):
+            if threading.current_thread() is self.hub._thread:
+                end_leases()
+            else:
+                self.hub.ask(end_leases, timeout=5.0)
+        self._log_queue.put(None)
+        self._sink_queue.put(None)
+        threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
+
+    def _wind_up(self, error: PenstockError | None) -> None:
+        deadline = time.monotonic() + 3.0
+        while self._office.asked and time.monotonic() < deadline:
+            with contextlib.suppress(Exception):
+                self._office.ended()
+            time.sleep(0.02)
+        self.hub.close()
+        for name in list(self._office.asked):
+            self._office.cancel(name)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(5.0)
+        self._log.close()
+        if not isinstance(error, FencedError):
+            with contextlib.suppress(Exception):
+                beat = Heartbeat(self.opened.claim, time.time(), released=True)
+                self._log.check_claim()
+                recordlog.write_heartbeat(self._disk, self.opened.checkpoint, beat)
+        self._on_end(error)
+
+    def _crashed(self, error: BaseException) -> None:
+        wrapped = error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
+        if wrapped is not error:
+            wrapped.__cause__ = error
+        self._finish(wrapped)
+
+    def _guarded(self, target: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                target()
+            except BaseException as error:
+                self._crashed(error)
+
+        return run
+
+    # -- Listener (hub's thread) --------------------------------------------------------------------------------------
+
+    def lease_up(self, lease: str, hello: messages.Hello) -> None:
+        asked = self._office.asked.get(lease)
+        if asked is not None:
+            asked.connected = True
+        self._lease_failures = 0
+        self.engine.on_lease_up(lease, hello.node)
+
+    def lease_down(self, lease: str, reason: str) -> None:
+        self.engine.on_lease_down(lease, reason)
+
+    def message(self, lease: str, message: messages.FromLease) -> None:
+        self.engine.on_message(lease, message)
+
+    def step(self) -> float:
+        wait = self.engine.step()
+        epochs = sum(run.epochs for run in self.engine.runs.values())
+        cpu_s = time.thread_time() + self._log_cpu_s
+        if epochs - self._cost[1] >= 100:
+            self.engine.pace.note_cost(cpu_s - self._cost[0], epochs - self._cost[1])
+            self._cost = (cpu_s, epochs)
+        return wait
+
+    # -- Shell (hub's thread) -----------------------------------------------------------------------------------------
+
+    def send(self, lease: str, message: messages.ToLease) -> None:
+        self.hub.send(lease, message)
+
+    def append(self, encoded: Sequence[bytes]) -> None:
+        self._log_queue.put(("append", list(encoded)))
+
+    def start_part(self, base: records.Base) -> None:
+        self._log_queue.put(("part", base))
+
+    def drop_lease(self, lease: str, reason: str) -> None:
+        self.hub.send(lease, messages.End(reason))
+        self.hub.drop(lease)
+
+    def run_sink(self, work: SinkWork) -> None:
+        self._sink_queue.put(work)
+
+    def clean_up(self, names: Sequence[str]) -> None:
+        doomed = list(names)
+        threading.Thread(target=self._delete, args=(doomed,), name="penstock-clean", daemon=True).start()
+
+    def fail(self, error: PenstockError) -> None:
+        self._finish(error)
+
+    # -- log thread ---------------------------------------------------------------------------------------------------
+
+    def _run_log(self) -> None:
+        while True:
+            items = [self._log_queue.get()]
+            while not self._log_queue.empty():
+                items.append(self._log_queue.get())
+            encoded: list[bytes] = []
+            for item in items:
+                if item is not None and item[0] == "append":
+                    encoded.extend(item[1])
+                    continue
+                self._commit(encoded)
+                encoded = []
+                if item is None:
+                    return
+                part = self._log.start_part(item[1])
+                self.hub.post(self.engine.on_part_started)
+                self._drop_old_parts(part)
+            self._commit(encoded)
+            self._log_cpu_s = time.thread_time()
+
+    def _commit(self, encoded: list[bytes]) -> None:
+        if encoded:
+            self._log.append(encoded)
+            self.hub.post(lambda: self.engine.on_appended(len(encoded)))
+
+    def _drop_old_parts(self, newest: paths.LogPart) -> None:
+        folder = paths.logs(self.opened.checkpoint)
+        for name in plan_log_cleanup(self._disk.list(folder), newest, self.opened.claim.generation):
+            self._disk.delete(f"{folder}/{name}")
+
+    # -- sink thread --------------------------------------------------------------------------------------------------
+
+    def _run_sink_thread(self) -> None:
+        while (work := self._sink_queue.get()) is not None:
+            if self._consume is not None:
+                table = self._read(work)
+                try:
+                    self._consume(table, work.epoch)
+                except Exception as error:
+                    raise OperatorError(
+                        f"the sink's function failed for sink epoch {work.epoch}: {type(error).__name__}: {error}; the epoch "
+                        "will be handed over again, with the same rows, when the query is restarted."
+                    ) from error
+            self.hub.post(lambda work=work: self.engine.on_sink_done(work.stage, work.epoch))  # type: ignore[misc]
+
+    def _read(self, work: SinkWork) -> pa.Table:
+        """Rows of a sink epoch in the one fixed order: producer chain, epoch, task, row."""
+        import numpy as np
+
+        spec = self._program.stages[work.stage]
+        wanted = np.zeros(1, np.uint16)
+        tables: list[pa.Table] = []
+        for piece in work.pieces:
+            found = [read_segment(self._disk, self.opened.checkpoint, s.extent, spec.schema) for s in piece.source.published.segments]
+            tables.extend(part.rows for part in slice_pieces(found, wanted, piece.start, piece.end))
+        return pa.concat_tables(tables) if tables else spec.schema.empty_table()
+
+    # -- office thread ------------------------------------------------------------------------------------------------
+
+    def _run_office(self) -> None:
+        while not self._ended.wait(OFFICE_INTERVAL_S if self._office.asked else 0.02):
+            self._office_turn()
+
+    def _office_turn(self) -> None:
+        now = time.monotonic()
+        for name, reason in self._office.ended():
+            self.hub.forget(name)
+            self.hub.post(lambda name=name, reason=reason: self._job_ended(name, reason))  # type: ignore[misc]
+        for name in self._office.overdue():
+            self.hub.forget(name)
+            self._office.cancel(name)
+        wanted = self.hub.ask(self.engine.wanted_leases)
+        for _ in range(wanted - len(self._office.asked)):
+            offer = self._office.prepare()
+            self.hub.expect(offer.lease, offer.token)
+            self._office.submit(offer)
+        if now - self._beaten_at > self._settings.heartbeat_s:
+            self._beaten_at = now
+            self._log.check_claim()
+            recordlog.write_heartbeat(self._disk, self.opened.checkpoint, Heartbeat(self.opened.claim, time.time()))
+            self._check_capacity()
+        if now - self._cleaned_at > CLEANUP_INTERVAL_S:
+            self._cleaned_at = now
+            self._list_for_cleanup()
+
+    def _check_capacity(self) -> None:
+        capacity = self._office.capacity(self._reserve)
+        self.hub.post(lambda: self.engine.set_capacity(capacity))
+
+    def _job_ended(self, name: str, reason: str) -> None:
+        if name in self.engine.leases:
+            self.hub.drop(name)
+            self.engine.on_lease_down(name, reason)
+            return
+        self._lease_failures += 1
+        if self._lease_failures >= MAX_LEASE_FAILURES and not self.engine.stopping:
+            self.engine._fail(
+                SessionError(f"{self._lease_failures} leases in a row ended before they could work; the last one: {reason}")
+            )
+
+    def _list_for_cleanup(self) -> None:
+        names = self._disk.list(paths.data(self.opened.checkpoint))
+        writers = list(self._writers)
+        self.hub.post(lambda: self.engine.on_files([n for n in names if not is_temp(n)], writers))
+
+    def _delete(self, names: Sequence[str]) -> None:
+        with contextlib.suppress(FencedError):
+            self._log.check_claim()
+            for name in names:
+                self._disk.delete(paths.data_file(self.opened.checkpoint, name))
+
+    # -- ingest (any thread) ------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writing(self, writer: str) -> Any:
+        """Protect files of a writer that is no lease from clean-up while it writes and commits."""
+        self._writers.add(writer)
+        try:
+            yield
+        finally:
+            self._writers.discard(writer)

@@ -1,0 +1,94 @@
+"""What a SparkSession offers to leases: its nodes, their task slots, and the real cores behind them.
+
+Reads only; asks the driver's JVM, which knows about a lost node before any listener does.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CORES_SETTING = "spark.penstock.cores"
+"""Set by ``penstock.session()`` in local mode, where Spark is told of more slots than there are cores."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One Spark executor process: where leases run. ``cores`` counts its slots, spare ones included."""
+
+    executor_id: str
+    host: str
+    cores: int
+
+
+def slots(spark: SparkSession) -> int:
+    """Return how many tasks Spark can run at once on the nodes registered now (by ``spark.task.cpus``)."""
+    scala_context = _scala_context(spark)
+    profile = scala_context.resourceProfileManager().defaultResourceProfile()
+    return int(scala_context.maxNumConcurrentTasks(profile))
+
+
+def nodes(spark: SparkSession) -> list[Node]:
+    """Return the registered nodes, by executor id; in local mode the one node is the driver itself.
+
+    A node that has just registered may be missing for about a tenth of a second; a lost one never lingers.
+    """
+    scala_context = _scala_context(spark)
+    found = _listed_executors(scala_context)
+    if not is_local(spark):
+        alive = set(_iterate(scala_context.schedulerBackend().getExecutorIds()))
+        found = [node for node in found if node.executor_id in alive]
+    return sorted(found, key=lambda node: (len(node.executor_id), node.executor_id))
+
+
+def real_cores(spark: SparkSession) -> int:
+    """Return the cores that can do work at once, as opposed to the slots Spark was told of."""
+    stated = spark.sparkContext.getConf().get(CORES_SETTING)
+    if stated is not None:
+        return int(stated)
+    return min(slots(spark), machine_cores()) if is_local(spark) else slots(spark)
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Return whether driver and node are one process (``local``, ``local[n]``, ``local[*]``)."""
+    return is_local_master(spark.sparkContext.master or "")
+
+
+def is_local_master(master: str) -> bool:
+    """Return whether a master URL means one process; ``local-cluster[...]`` does not."""
+    return master == "local" or master.startswith("local[")
+
+
+def machine_cores() -> int:
+    """Return the cores this process may use; in a container or under ``taskset`` fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _listed_executors(scala_context: Any) -> list[Node]:
+    """Read id, host and cores from Spark's status store.
+
+    A driver that runs no tasks has no cores there; a node that is still registering has no host yet.
+    """
+    listed = (
+        Node(str(summary.id()), str(summary.hostPort()).rpartition(":")[0], int(summary.totalCores()))
+        for summary in _iterate(scala_context.statusStore().executorList(True))
+    )
+    return [node for node in listed if node.cores > 0 and node.host]
+
+
+def _scala_context(spark: SparkSession) -> Any:
+    return spark.sparkContext._jsc.sc()
+
+
+def _iterate(scala_seq: Any) -> list[Any]:
+    iterator = scala_seq.iterator()
+    items = []
+    while iterator.hasNext():
+        items.append(iterator.next())
+    return items

@@ -1,0 +1,53 @@
+"""Which columns can be a key; checked where `groupBy` is written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from penstock.errors import DeclarationError
+
+_KEY_TYPES = (
+    kinds.is_boolean,
+    kinds.is_integer,
+    kinds.is_float32,
+    kinds.is_float64,
+    kinds.is_date32,
+    kinds.is_timestamp,
+    kinds.is_string,
+    kinds.is_large_string,
+    kinds.is_binary,
+    kinds.is_large_binary,
+    kinds.is_decimal128,
+)
+
+
+def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: str) -> tuple[str, ...]:
+    """Return the key columns by name.
+
+    Raises:
+        DeclarationError: none is given, one is unknown, given twice, or not of a type that can be a key.
+    """
+    if not columns:
+        raise DeclarationError(f"groupBy(...) on '{producer}' needs at least one column of {', '.join(schema.names)}.")
+    names: list[str] = []
+    for column in columns:
+        if not isinstance(column, str):
+            raise DeclarationError(f"groupBy(...) on '{producer}' takes column names, not {column!r}.")
+        if column not in schema.names:
+            near = difflib.get_close_matches(column, schema.names, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else "."
+            raise DeclarationError(f"groupBy: '{producer}' has no column '{column}', it has {', '.join(schema.names)}{hint}")
+        if column in names:
+            raise DeclarationError(f"groupBy on '{producer}' names column '{column}' twice; give it once.")
+        type_ = schema.field(column).type
+        if not any(is_key(type_) for is_key in _KEY_TYPES):
+            raise DeclarationError(
+                f"groupBy: column '{column}' of '{producer}' has type {type_}, which cannot be a key; key by a number, string, "
+                "binary, boolean, date, timestamp or decimal."
+            )
+        names.append(column)
+    return tuple(names)

@@ -1,0 +1,101 @@
+"""States as a user declares them: their kinds and types, checked before anything runs. No engine here."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.topology.schema import ddl_of, parse_type
+
+MAX_STATES: Final = 200
+RESERVED: Final = frozenset({"cached", "key"})
+
+_MAP_KEYS: Final = "a boolean, number, date, timestamp, string, binary or decimal"
+
+
+class StateSpec:
+    """A declared state: one of the three classes below."""
+
+    kind: str
+    value_type: pa.DataType
+
+    def identity(self) -> dict[str, object]:
+        """Return what must not change across restarts, JSON-able."""
+        return {"kind": self.kind, "value": ddl_of(self.value_type)}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateSpec) and self.identity() == other.identity()
+
+    def __hash__(self) -> int:
+        return hash(str(self.identity()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({ddl_of(self.value_type)!r})"
+
+
+class ValueState(StateSpec):
+    """One value per key: `ValueState("double")`."""
+
+    kind = "value"
+
+    def __init__(self, type: str | pa.DataType) -> None:
+        self.value_type = _parsed(type, "ValueState")
+
+
+class ListState(StateSpec):
+    """A list of values per key: `ListState("string")`."""
+
+    kind = "list"
+
+    def __init__(self, type: str | pa.DataType) -> None:
+        self.value_type = _parsed(type, "ListState")
+
+
+class MapState(StateSpec):
+    """A map per key: `MapState("long", "struct<price:double,volume:int>")`."""
+
+    kind = "map"
+
+    def __init__(self, key: str | pa.DataType, value: str | pa.DataType) -> None:
+        self.key_type = _parsed(key, "key of MapState")
+        if pa.types.is_nested(self.key_type):
+            raise DeclarationError(f"key of MapState cannot be {ddl_of(self.key_type)}; use {_MAP_KEYS}")
+        self.value_type = _parsed(value, "value of MapState")
+
+    def identity(self) -> dict[str, object]:
+        return {"kind": self.kind, "key": ddl_of(self.key_type), "value": ddl_of(self.value_type)}
+
+    def __repr__(self) -> str:
+        return f"MapState({ddl_of(self.key_type)!r}, {ddl_of(self.value_type)!r})"
+
+
+def check_states(states: Mapping[str, Any], operator: str) -> dict[str, StateSpec]:
+    """Return an operator's declared states, in order.
+
+    Raises:
+        DeclarationError: a name cannot be an attribute or is taken, a declaration is no state, or there are too many.
+    """
+    if len(states) > MAX_STATES:
+        raise DeclarationError(
+            f"operator {operator!r} has {len(states)} states; at most {MAX_STATES} are possible"
+        )
+    for name, spec in states.items():
+        plain = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+        if not plain or name.startswith("_") or name in RESERVED:
+            raise DeclarationError(
+                f"operator {operator!r}: {name!r} cannot name a state; use a Python name without a leading underscore "
+                f"other than {', '.join(sorted(RESERVED))}"
+            )
+        if not isinstance(spec, StateSpec):
+            raise DeclarationError(
+                f"operator {operator!r}: state {name!r} is {spec!r}; declare a ValueState, ListState or MapState"
+            )
+    return dict(states)
+
+
+def _parsed(type_: str | pa.DataType, what: str) -> pa.DataType:
+    return parse_type(type_ if isinstance(type_, str) else ddl_of(type_), what)

@@ -1,0 +1,219 @@
+"""What a user declares: sources, keyed operators, and streams between them. Validated as it is written; no engine here.
+
+A stream is an immutable node of the topology. Every mistake that can be seen without data fails in the call that makes it, with the operator's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.topology.aggregates import Aggregate, count, output_schema
+from penstock.topology.keytypes import check_key_columns
+from penstock.topology.schema import parse_schema
+from penstock.topology.states import StateSpec, check_states
+
+if TYPE_CHECKING:
+    from penstock.topology.writer import StreamWriter
+
+DEFAULT_SHARDS = 256
+MAX_SHARDS = 4096
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}$")
+
+Rate = float | Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One source or operator of a topology."""
+
+    name: str
+    kind: str
+    """generate | dataframe | rows | arrow | aggregate"""
+    schema: pa.Schema
+    inputs: tuple[Node, ...] = ()
+    keys: tuple[str, ...] = ()
+    shards: int = DEFAULT_SHARDS
+    cores: int | None = None
+    function: Callable[..., Any] | None = None
+    states: Mapping[str, StateSpec] | None = None
+    aggregates: tuple[Aggregate, ...] = ()
+    rate: tuple[tuple[float, float], ...] = ()
+    limit: int | None = None
+    dataframe: Any = None
+    stamp: str | None = None
+
+
+class Stream:
+    """Rows that a source or an operator puts out. Use `groupBy` to key them, `writeStream` to send them to a sink."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def node(self) -> Node:
+        return self._node
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns, as Arrow has them."""
+        return self._node.schema
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._node.schema.names)
+
+    def groupBy(self, *columns: str) -> GroupedStream:
+        """Key the rows by one or several columns.
+
+        Keys compare as Spark's do: NaN equals NaN, -0.0 equals 0.0, time stamps in UTC. A null in a key column ends the query with an error.
+
+        Raises:
+            DeclarationError: a column is unknown, or of a type that cannot be a key.
+        """
+        names = check_key_columns(self._node.schema, columns, self._node.name)
+        return GroupedStream(self._node, names)
+
+    @property
+    def writeStream(self) -> StreamWriter:
+        """Begin to describe where the rows go."""
+        from penstock.topology.writer import StreamWriter
+
+        return StreamWriter(self)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{field.name}: {field.type}" for field in self._node.schema)
+        return f"Stream[{self._node.name}: {fields}]"
+
+
+class GroupedStream:
+    """Keyed rows, waiting for an operator."""
+
+    def __init__(self, node: Node, keys: tuple[str, ...]) -> None:
+        self._node = node
+        self._keys = keys
+
+    def agg(
+        self, *aggregates: Aggregate, name: str | None = None, shards: int = DEFAULT_SHARDS, cores: int | None = None
+    ) -> Stream:
+        """Keep built-in aggregates per key; after each epoch the keys that changed are put out with their new values.
+
+        Args:
+            aggregates: such as `penstock.count()`, `penstock.sum("amount").alias("total")`.
+            name: of the operator; it is the identity of its state across restarts.
+            shards: hash buckets of its keys; fixed for the life of the checkpoint.
+            cores: tasks it starts with; all cores of the machine when not given.
+        """
+        operator = _operator_name(name, "agg", self._keys)
+        schema = output_schema(aggregates, self._keys, self._node.schema, operator)
+        return self._operator(operator, "aggregate", schema, shards, cores, aggregates=tuple(aggregates))
+
+    def count(self, name: str | None = None) -> Stream:
+        """Count the rows of each key."""
+        return self.agg(count(), name=name)
+
+    def apply_rows(
+        self,
+        function: Callable[..., Any],
+        *,
+        schema: object,
+        state: Mapping[str, StateSpec] | None = None,
+        name: str | None = None,
+        shards: int = DEFAULT_SHARDS,
+        cores: int | None = None,
+    ) -> Stream:
+        """Call `function(key, rows, state)` once per key and epoch, for keys that have rows; it returns output rows or None.
+
+        Args:
+            function: `key` is a tuple of the key columns, `rows` the key's rows in order, `state` has one attribute per declared state.
+            schema: of the output rows, as DDL string, StructType or Arrow schema.
+            state: for example `{"seen": penstock.ValueState("long")}`.
+            name: of the operator; it is the identity of its state across restarts.
+        """
+        return self._function("rows", function, schema, state, name, shards, cores)
+
+    def apply_arrow(
+        self,
+        function: Callable[..., Any],
+        *,
+        schema: object,
+        state: Mapping[str, StateSpec] | None = None,
+        name: str | None = None,
+        shards: int = DEFAULT_SHARDS,
+        cores: int | None = None,
+    ) -> Stream:
+        """Call `function(table, state)` once per shard and epoch with an Arrow table of the shard's rows; it returns an Arrow table."""
+        return self._function("arrow", function, schema, state, name, shards, cores)
+
+    def _function(
+        self,
+        kind: str,
+        function: Callable[..., Any],
+        schema: object,
+        state: Mapping[str, StateSpec] | None,
+        name: str | None,
+        shards: int,
+        cores: int | None,
+    ) -> Stream:
+        if not callable(function):
+            raise DeclarationError(f"apply_{kind}(...) takes a function, not {function!r}.")
+        operator = _operator_name(name, getattr(function, "__name__", kind), self._keys)
+        states = check_states(state or {}, operator)
+        parsed = parse_schema(schema, f"schema of operator '{operator}'")
+        return self._operator(operator, kind, parsed, shards, cores, function=function, states=states)
+
+    def _operator(self, name: str, kind: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any) -> Stream:
+        if not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+            raise DeclarationError(f"operator '{name}': shards must be from 1 to {MAX_SHARDS}, not {shards!r}.")
+        if cores is not None and (not isinstance(cores, int) or cores < 1):
+            raise DeclarationError(f"operator '{name}': cores must be a positive number, not {cores!r}.")
+        return Stream(Node(name, kind, schema, (self._node,), self._keys, shards, cores, **more))
+
+
+def generate(
+    function: Callable[[int, int], pa.RecordBatch],
+    *,
+    schema: object,
+    rate: Rate,
+    name: str = "source",
+    limit: int | None = None,
+) -> Stream:
+    """Declare a native open-loop source: row i arrives at its scheduled time, whether or not the query keeps up.
+
+    Args:
+        function: `function(offset, count)` returns rows offset to offset + count as an Arrow record batch; the same offset must always give the same
+            row, since rows that were not committed are made again.
+        schema: of the rows.
+        rate: rows per second, or a list of (seconds, rows per second) steps of which the last one holds; 0 pauses.
+        name: of the source.
+        limit: number of rows after which the source ends.
+    """
+    check_name(name, "source")
+    if not callable(function):
+        raise DeclarationError(f"source '{name}': generate(...) takes a function (offset, count), not {function!r}.")
+    steps = ((0.0, float(rate)),) if isinstance(rate, int | float) else tuple((float(s), float(r)) for s, r in rate)
+    if not steps or any(seconds < 0 or per_s < 0 for seconds, per_s in steps):
+        raise DeclarationError(f"source '{name}': rate must be rows per second or (seconds, rows per second) steps, not {rate!r}.")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise DeclarationError(f"source '{name}': limit must be a number of rows, not {limit!r}.")
+    parsed = parse_schema(schema, f"schema of source '{name}'")
+    return Stream(Node(name, "generate", parsed, function=function, rate=steps, limit=limit))
+
+
+def check_name(name: object, what: str) -> str:
+    """Return a legal name or say what is wrong with it."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise DeclarationError(f"{what} name {name!r} must begin with a letter and have only letters, digits and underscores.")
+    return name
+
+
+def _operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
+    if name is not None:
+        return check_name(name, "operator")
+    made = re.sub(r"[^A-Za-z0-9_]", "_", f"{default}_by_{'_'.join(keys)}").lstrip("_0123456789")[:60]
+    return check_name(made or "operator", "operator")

@@ -1,0 +1,128 @@
+"""Where rows go and how the query is run: the declaration behind `writeStream`, with PySpark's names. Starts nothing by itself.
+
+The engine registers itself with `set_starter`, so that declaring a topology needs neither Spark nor the data plane.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import DeclarationError
+from penstock.topology.stream import Node, Stream
+
+FORMATS = ("memory", "noop")
+OPTIONS = {
+    "checkpointLocation": "directory that all nodes can reach; required",
+    "takeover": "'true' ends the query that holds the checkpoint",
+    "maxEpochRows": "rows that an epoch takes at most",
+    "maxEpochSeconds": "predicted time that an epoch may take",
+    "minEpochSeconds": "shortest time between the starts of two epochs",
+    "memoryBytes": "bound of decoded state kept in memory per task",
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A whole query, ready to be started."""
+
+    node: Node
+    sink: str
+    function: Callable[..., Any] | None
+    name: str | None
+    options: dict[str, str] = field(default_factory=dict)
+
+
+Starter = Callable[[Declared, Any], Any]
+_starter: list[Starter] = []
+
+
+def set_starter(starter: Starter) -> None:
+    """Register what `start()` calls."""
+    _starter[:] = [starter]
+
+
+class StreamWriter:
+    """Collects sink, name and options; `start()` runs the query. Methods return the writer, as PySpark's do."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._sink = ""
+        self._function: Callable[..., Any] | None = None
+        self._name: str | None = None
+        self._options: dict[str, str] = {}
+
+    def queryName(self, queryName: str) -> StreamWriter:
+        """Name the query."""
+        if not isinstance(queryName, str) or not queryName.strip():
+            raise DeclarationError(f"queryName must be a non-empty string, not {queryName!r}.")
+        self._name = queryName
+        return self
+
+    def format(self, source: str) -> StreamWriter:
+        """Choose a built-in sink: 'memory' keeps the rows on the driver, 'noop' drops them."""
+        if source not in FORMATS:
+            raise DeclarationError(f"sink format {source!r} is unknown; use one of {', '.join(FORMATS)}, or foreachBatch(function).")
+        self._sink = source
+        return self
+
+    def foreachBatch(self, func: Callable[..., Any]) -> StreamWriter:
+        """Call `func(table, sink_epoch)` on the driver for every sink epoch, in order.
+
+        A sink epoch always means the same rows: after a failure it may be handed over again, with the same number and the same rows, so a function
+        that remembers the last number it finished never applies a row twice.
+        """
+        if not callable(func):
+            raise DeclarationError(f"foreachBatch(...) takes a function (table, sink_epoch), not {func!r}.")
+        self._sink, self._function = "function", func
+        return self
+
+    def outputMode(self, outputMode: str) -> StreamWriter:
+        """Accept 'update' (aggregates put out the keys that changed) and 'append' for functions, which put out what they return."""
+        allowed = ("update",) if self._stream.node.kind == "aggregate" else ("append", "update")
+        if outputMode not in allowed:
+            raise DeclarationError(
+                f"operator '{self._stream.node.name}': outputMode {outputMode!r} is not available here; use {' or '.join(allowed)}."
+            )
+        return self
+
+    def option(self, key: str, value: object) -> StreamWriter:
+        """Set one option.
+
+        Raises:
+            DeclarationError: the option is unknown; the nearest name is given.
+        """
+        names = {name.lower(): name for name in OPTIONS}
+        if key.lower() not in names:
+            near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.3)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known options: {', '.join(OPTIONS)}."
+            raise DeclarationError(f"option {key!r} is unknown{hint}")
+        self._options[names[key.lower()]] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: object) -> StreamWriter:
+        """Set several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def start(self, spark: Any = None) -> Any:
+        """Start the query and return its handle, which has StreamingQuery's names.
+
+        Args:
+            spark: the SparkSession to run on; the active one when not given.
+        """
+        declared = self.declare()
+        if not _starter:
+            raise DeclarationError("nothing can start a query in this process; import penstock first.")
+        return _starter[0](declared, spark)
+
+    def declare(self) -> Declared:
+        """Return the declaration after checking that it is complete."""
+        if not self._sink:
+            raise DeclarationError(f"'{self._stream.node.name}' has no sink; call format('memory'), format('noop') or foreachBatch(function).")
+        if "checkpointLocation" not in self._options:
+            raise DeclarationError("option('checkpointLocation', ...) is required: a directory that all nodes can reach.")
+        return Declared(self._stream.node, self._sink, self._function, self._name, dict(self._options))
