@@ -75,6 +75,16 @@ def imports(module: Module) -> Iterator[tuple[str, int]]:
             yield from ((f"{origin}.{alias.name}", node.lineno) for alias in node.names)
 
 
+def type_only_lines(module: Module) -> set[int]:
+    """Return the lines under ``if TYPE_CHECKING:``, which a type checker reads and a program never runs."""
+    blocks = (
+        node.body
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    )
+    return {node.lineno for body in blocks for node in body}
+
+
 def _origin(module: Module, node: ast.ImportFrom) -> str:
     if node.level == 0:
         return node.module or ""
@@ -166,7 +176,7 @@ def test_only_the_spark_folder_and_benchmarks_import_pyspark() -> None:
         for module in MODULES
         if not within(module.name, MAY_IMPORT_PYSPARK)
         for name, line in imports(module)
-        if within(name, ("pyspark", "py4j"))
+        if within(name, ("pyspark", "py4j")) and line not in type_only_lines(module)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -210,6 +220,12 @@ def test_a_planted_import_is_found(source: str, imported: str) -> None:
     names = [name for name, _ in imports(Module("penstock.dataplane.planted", False, ast.parse(source)))]
     assert names == [imported]
     assert within(imported, FORBIDDEN_IMPORTS["penstock.dataplane"])
+
+
+def test_an_import_for_types_alone_is_told_from_one_that_runs() -> None:
+    source = "if TYPE_CHECKING:\n    import pyspark\nimport pyspark\ndef f():\n    import pyspark"
+    module = Module("penstock.planted", False, ast.parse(source))
+    assert [line for _, line in imports(module) if line not in type_only_lines(module)] == [3, 5]
 
 
 def test_everything_but_the_spark_folder_can_be_imported_without_pyspark() -> None:

@@ -26,7 +26,7 @@ def _sessions() -> Iterator[None]:
 
 @pytest.fixture
 def spark(_sessions: None) -> SparkSession:
-    """The session on this machine; opened again if another test has stopped it, as tests on a cluster must."""
+    """The session on this machine; opened again if a test has stopped it, as tests on a cluster must."""
     from pyspark.sql import SparkSession
 
     left = SparkSession._instantiatedSession

@@ -68,14 +68,18 @@ def check_private(cluster: LocalCluster, spark: SparkSession) -> None:
     assert len(cluster.python_worker_pids()) >= 2
     for place in places:
         assert Path(place).parent.parent == cluster.directory
-        assert stat.S_IMODE(Path(place).stat().st_mode) == stat.S_IMODE(Path(place).parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE(cluster.directory.stat().st_mode) == 0o700
-    assert stat.S_IMODE((cluster.directory / "cluster.properties").stat().st_mode) == 0o600
+        assert mode(Path(place)) == mode(Path(place).parent) == 0o700
+    assert mode(cluster.directory) == 0o700
+    assert mode(cluster.directory / "cluster.properties") == 0o600
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 def check_secret_is_hidden(cluster: LocalCluster) -> None:
     secret = cluster.conf()["spark.authenticate.secret"]
-    assert not [process.pid for process in read_processes() if any(secret in part for part in process.command)]
+    assert not [process.pid for process in read_processes() if secret in " ".join(process.command)]
 
 
 def check_node_loss(cluster: LocalCluster, spark: SparkSession) -> None:

@@ -1,7 +1,7 @@
-"""Plain Spark in a process of its own, so that one bench can alternate it with our own session and keep both warm.
+"""Plain Spark in a process of its own, so that a bench can alternate it with our session and keep both warm.
 
-A JVM holds one SparkContext, and ours and the peer's want different settings. The child runs `spark_peer`'s functions
-on request, a JSON line each way; this side imports no pyspark. Between calls no query runs, so the child is idle.
+A JVM holds one SparkContext, and ours and the peer's want different settings. The child runs `spark_peer`'s
+functions on request, a JSON line each way; this side imports no pyspark. Between calls the child is idle.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import IO, Any, Final, Literal, TypeVar
 
 import msgspec
 
-import penstock
 from penstock.bench.machine import CpuUse
 from penstock.bench.spark_figures import BatchRun, HeldRate, SteadyRun
 
@@ -30,7 +30,7 @@ STOP_TIMEOUT_S: Final = 30.0
 
 
 class PeerProcessError(Exception):
-    """The process that runs plain Spark failed, answered an error or took too long; the message says which."""
+    """The process of plain Spark failed, answered with an error or took too long; the message says which."""
 
 
 class SparkPeer:
@@ -42,19 +42,21 @@ class SparkPeer:
     def __init__(self, cores: int = 2, heap: str = "8g", partitions: int = 2) -> None:
         self._arguments = {"cores": cores, "heap": heap, "partitions": partitions}
         self._process: subprocess.Popen[bytes] | None = None
+        self._noise = tempfile.TemporaryFile()
         self._buffer = b""
         self.java = "unknown"
 
     def __enter__(self) -> SparkPeer:
-        root = str(Path(next(iter(penstock.__path__))).parent)
+        root = str(Path(__file__).parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         # Spark's Python workers must find this package wherever the bench is started from.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.bench.spark_process"],
+            [sys.executable, "-m", "penstock.bench.spark_process", str(self._noise.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            pass_fds=[self._noise.fileno()],
         )
         try:
             self.java = self._call("session", self._arguments, str, START_TIMEOUT_S)
@@ -172,7 +174,7 @@ class SparkPeer:
                 )
             received = os.read(pipe, 1 << 16)
             if not received:
-                raise PeerProcessError(f"the process of plain Spark ended during {name!r}; see its output")
+                raise self._ended(f"during {name!r}")
             self._buffer += received
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
@@ -190,6 +192,12 @@ class SparkPeer:
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+        self._noise.close()
+
+    def _ended(self, moment: str) -> PeerProcessError:
+        self._noise.seek(max(0, os.fstat(self._noise.fileno()).st_size - 1000))
+        last = self._noise.read().decode(errors="replace").strip()
+        return PeerProcessError(f"the process of plain Spark ended {moment}; its last words: {last}")
 
 
 def serve(requests: IO[bytes], answer: Callable[[bytes], None]) -> None:
@@ -213,9 +221,14 @@ def serve(requests: IO[bytes], answer: Callable[[bytes], None]) -> None:
 
 
 def main() -> None:
-    """Serve on standard input and output; whatever else prints goes to standard error."""
-    out = os.dup(1)
-    os.dup2(2, 1)
+    """Serve on standard input and output; what Spark and its workers print goes to the file that was named.
+
+    Progress still goes to standard error, which is worth reading only without the rest.
+    """
+    noise, out = int(sys.argv[1]), os.dup(1)
+    sys.stderr = os.fdopen(os.dup(2), "w")
+    os.dup2(noise, 1)
+    os.dup2(noise, 2)
 
     def answer(line: bytes) -> None:
         data = line + b"\n"

@@ -31,6 +31,7 @@ from penstock.workloads.exchange import topology
 from penstock.workloads.exchange_orders import bursts, total_rows
 
 LOOKS_PER_S: Final = 4
+RATE_LOOKS: Final = 2 * LOOKS_PER_S
 PLAIN_EVERY_S: Final = 5.0
 MAX_SCALE: Final = 4.0
 IDLE_S: Final = 30.0
@@ -158,7 +159,8 @@ def _watch(
     counts, moved_s = (0, 0), 0.0
 
     def look() -> Reading:
-        history.append(read_progress(query.lastProgress, tally, clock() - began, limit))
+        earlier = history[-RATE_LOOKS:][0] if history else None
+        history.append(read_progress(query.lastProgress, tally, clock() - began, limit, earlier))
         return history[-1]
 
     end = End.GAVE_UP

@@ -65,6 +65,7 @@ class Tally:
 class OperatorReading:
     name: str
     rows_per_s: float
+    epochs: int
     epochs_per_s: float
     epoch_ms: float
     latency_mean_ms: float
@@ -82,6 +83,7 @@ class Reading:
     limit: int
     in_per_s: float
     behind: int
+    out_rows: int
     out_per_s: float
     operators: tuple[OperatorReading, ...]
     orders: int
@@ -98,19 +100,34 @@ class Reading:
         return (last.latency_mean_ms, last.latency_p99_ms) if last and last.latency_mean_ms else None
 
 
-def read_progress(progress: Mapping[str, Any] | None, tally: Tally, elapsed_s: float, limit: int) -> Reading:
-    """Join a query's progress (None or incomplete at first) with the tally of its sink."""
+def read_progress(
+    progress: Mapping[str, Any] | None,
+    tally: Tally,
+    elapsed_s: float,
+    limit: int,
+    earlier: Reading | None = None,
+) -> Reading:
+    """Join a query's progress (None or incomplete at first) with the tally of its sink.
+
+    What the query only counts becomes a rate by comparison with an `earlier` reading.
+    """
     found = progress or {}
     sources = list(found.get("sources", {}).values())
-    sinks = list(found.get("sinks", {}).values())
+    out_rows = sum(int(_number(sink, "rowsIn")) for sink in found.get("sinks", {}).values())
+    epochs_before = {one.name: one.epochs for one in earlier.operators} if earlier else {}
+    span_s = elapsed_s - earlier.elapsed_s if earlier else 0.0
     return Reading(
         elapsed_s=elapsed_s,
         orders_in=max(tally.total("orders"), sum(int(_number(source, "rows")) for source in sources)),
         limit=limit,
         in_per_s=sum(_number(source, "rowsPerSecond") for source in sources),
         behind=sum(int(_number(source, "behindRows")) for source in sources),
-        out_per_s=sum(_number(sink, "rowsPerSecond") for sink in sinks),
-        operators=tuple(_operator(name, facts) for name, facts in found.get("operators", {}).items()),
+        out_rows=out_rows,
+        out_per_s=_rate(out_rows, earlier.out_rows if earlier else None, span_s),
+        operators=tuple(
+            _operator(name, facts, epochs_before.get(name), span_s)
+            for name, facts in found.get("operators", {}).items()
+        ),
         orders=tally.total("orders"),
         matched=tally.total("matched"),
         resting=tally.total("resting"),
@@ -119,17 +136,25 @@ def read_progress(progress: Mapping[str, Any] | None, tally: Tally, elapsed_s: f
     )
 
 
-def _operator(name: str, facts: Mapping[str, Any]) -> OperatorReading:
+def _operator(
+    name: str, facts: Mapping[str, Any], epochs_before: int | None, span_s: float
+) -> OperatorReading:
+    epochs = int(_number(facts, "epochs"))
     return OperatorReading(
         name=name,
         rows_per_s=_number(facts, "rowsPerSecond"),
-        epochs_per_s=_number(facts, "epochsPerSecond"),
-        epoch_ms=_number(facts, "epochMeanMs"),
+        epochs=epochs,
+        epochs_per_s=_rate(epochs, epochs_before, span_s),
+        epoch_ms=_number(facts, "epochMs"),
         latency_mean_ms=_number(facts, "latencyMeanMs"),
         latency_p99_ms=_number(facts, "latencyP99Ms"),
         state_bytes=int(_number(facts, "stateBytes")),
         tasks=int(_number(facts, "tasks")),
     )
+
+
+def _rate(count: int, before: int | None, span_s: float) -> float:
+    return max(0, count - before) / span_s if before is not None and span_s > 0 else 0.0
 
 
 def _number(facts: Mapping[str, Any], name: str) -> float:

@@ -6,19 +6,16 @@ shard that was never written. It accepts nothing whose version and digest differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.dataplane.channel import read_entries
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.messages import Bring, BringShard, BroughtShard
 from penstock.dataplane.records import DeltaFrame
-from penstock.dataplane.state.protocol import TaskState
-
-ReadEntries = Callable[[object], pa.RecordBatch]
+from penstock.dataplane.state.protocol import U16, TaskState
 
 
 def bring_shards(
@@ -100,7 +97,7 @@ def _apply_deltas(
     return touched
 
 
-def runs(shards: np.ndarray) -> Iterable[tuple[int, int, int]]:  # type: ignore[type-arg]
+def runs(shards: U16) -> Iterable[tuple[int, int, int]]:
     """Yield (shard, first row, rows) of each run of equal shards."""
     if len(shards) == 0:
         return

@@ -115,9 +115,8 @@ class Engine:
         self._start_base()
 
     def set_arrivals(self, source: str, arrivals: Arrivals) -> None:
-        """Say when the rows of a native source arrive."""
+        """Say when the rows of a native source arrive; the schedule begins when everything downstream is ready."""
         self._arrivals[source] = arrivals
-        arrivals.resume(self.chains[source].offset, self._wall())
 
     def set_capacity(self, leases: int) -> None:
         """Say how many leases can be held at most; tasks are dealt over what there is."""
@@ -241,9 +240,10 @@ class Engine:
             return self._step_sink(run, now)
         takes = self._takes(run)
         rows = sum(int(take.shard_rows.sum()) for take in takes)
-        if rows == 0 and not run.force_empty:
-            self._commit_idle(run, now)
-            return 0.05 if run.unconfirmed else 1.0
+        # A range without rows for its shards is passed all the same, or nobody could let go of it.
+        if rows == 0 and not run.force_empty and not any(take.pieces for take in takes):
+            self._commit_idle(run)
+            return 1.0
         run.force_empty = False
         self._start_epoch(run, takes, now)
         return 1.0
@@ -292,6 +292,10 @@ class Engine:
         arrivals = self._arrivals.get(run.spec.name)
         if arrivals is None or any(slot.lease is None for slot in run.slots):
             return 1.0
+        if not arrivals.running:
+            if not all(other.ready.all() for other in self.runs.values()):
+                return 1.0
+            arrivals.resume(run.chain.offset, self._wall())
         if self.chains.waiting_bytes() > self.settings.max_waiting_bytes:
             run.blocked = True
             return 0.01
@@ -330,9 +334,9 @@ class Engine:
         run.stamp = intent.stamp
         self._shell.run_sink(SinkWork(run.spec.name, intent.epoch, self.chains.resolve(run.chain, intent.groups)))
 
-    def _commit_idle(self, run: Run, now: float) -> None:
+    def _commit_idle(self, run: Run) -> None:
         """Tell tasks of an idle executor that their last epoch has its record."""
-        if run.unconfirmed and now - run.committed_at > 0.05:
+        if run.unconfirmed:
             for slot in run.slots:
                 if slot.lease is not None and slot.index in run.unconfirmed:
                     self._shell.send(slot.lease, messages.Commit(run.spec.name, slot.index, run.chain.epoch))
@@ -424,6 +428,8 @@ class Engine:
         if record.stamp is not None and record.kind != "intent":
             self.latency[run.spec.name].add(now, round(self._wall() * 1e6), record.stamp)
         run.finish(now, record)
+        while run.bring_later:
+            self._bring(run, run.slots[run.bring_later.pop()])
         if record.batch is not None:
             self._committed.pop(record.chain, lambda: None)()
         run.next_start = max(run.next_start, self.pace.next_start(run.started_at, self._active()))
@@ -443,6 +449,10 @@ class Engine:
 
     def _bring(self, run: Run, slot: TaskSlot) -> None:
         if run.spec.kind != "operator" or slot.lease is None:
+            return
+        if run.phase is not Phase.IDLE and slot.index in run.parts:
+            # Its shards are part of a record on its way: what they become is known when that is durable.
+            run.bring_later.add(slot.index)
             return
         wanted = run.assigned_to(slot)
         chain, node = run.chain, self.leases[slot.lease].node
@@ -504,7 +514,8 @@ class Engine:
 
     def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
         slot.lease = None
-        run.ready[run.assigned_to(slot)] = False
+        if run.spec.kind == "operator":
+            run.ready[run.assigned_to(slot)] = False
         run.bringing.pop(slot.index, None)
         run.unconfirmed.discard(slot.index)
         if run.phase is Phase.WORKING and slot.index in run.waiting_for:

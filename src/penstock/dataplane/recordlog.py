@@ -137,10 +137,12 @@ def read_tail(disk: Disk, checkpoint: str) -> LogTail:
     """
     folder = paths.logs(checkpoint)
     parts = sorted(part for part in map(paths.parse_log, disk.list(folder)) if part is not None)
-    if not parts:
-        return LogTail(None, (), None)
-    newest = parts[-1]
-    path = paths.log(checkpoint, newest)
+    return read_part(disk, checkpoint, parts[-1]) if parts else LogTail(None, (), None)
+
+
+def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
+    """Read one log part: its base and the records after it. Raises as `read_tail` does."""
+    path = paths.log(checkpoint, part)
     data = disk.read(path)
     scan = scan_frames(data, path)
     frames = list(scan)
@@ -153,9 +155,14 @@ def read_tail(disk: Disk, checkpoint: str) -> LogTail:
             "that; restore the file from a copy."
         )
     base = _decode_base(frames[0], path)
+    if (base.generation, base.part) != part:
+        raise CorruptFileError(
+            f"{path} holds part {base.part} of generation {base.generation}, so it was swapped for another file; restore "
+            "the file from a copy."
+        )
     tail = [record for frame in frames[1:] for record in _decode_records(frame, path)]
     _check_chains(base, tail, path)
-    return LogTail(base, tail, newest)
+    return LogTail(base, tail, part)
 
 
 def _decode_base(frame: Frame, path: str) -> records.Base:

@@ -104,6 +104,7 @@ class Run:
         self.task_of = (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16)
         self.ready: npt.NDArray[np.bool_] = np.full(spec.shards, spec.kind != "operator")
         self.bringing: dict[int, set[int]] = {}
+        self.bring_later: set[int] = set()
         self.handed_over: dict[int, HandedOver] = {}
         self._task_state_bytes: dict[int, int] = {}
         self._settings = settings

@@ -41,3 +41,5 @@ class Settings:
     """Time between two heartbeats of the driver in the checkpoint."""
     holder_fresh_s: float = 15.0
     """Age up to which another host's heartbeat counts as alive."""
+    retain_all: bool = False
+    """Keep every log part and data file, so that a whole run can be checked afterwards from its records."""

@@ -31,14 +31,21 @@ class Arrivals:
         for seconds, rate in list(steps)[:-1]:
             self._times.append(self._times[-1] + seconds)
             self._rows.append(self._rows[-1] + seconds * rate)
-        self._origin = 0.0
+        self._origin: float | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the schedule has begun."""
+        return self._origin is not None
 
     def resume(self, offset: int, now: float) -> None:
         """Let the schedule stand at row `offset` now."""
         self._origin = now - self._time_of(offset)
 
     def due(self, now: float) -> int:
-        """Return how many rows have arrived by `now`."""
+        """Return how many rows have arrived by `now`; none before the schedule has begun."""
+        if self._origin is None:
+            return 0
         elapsed = now - self._origin
         step = max(0, bisect.bisect_right(self._times, elapsed) - 1)
         rows = int(self._rows[step] + (elapsed - self._times[step]) * self._rates[step] + 1e-6)
@@ -48,13 +55,16 @@ class Arrivals:
         """Return the seconds until the row `offset` is due, between `at_least` and one second."""
         if self.limit is not None and offset >= self.limit:
             return 1.0
+        if self._origin is None:
+            return 1.0
         due = self._origin + self._time_of(offset + 1)
         return min(1.0, max(at_least, due - now))
 
     def stamp(self, start: int, end: int) -> Stamp:
         """Return the scheduled arrival times of rows [start, end)."""
-        first = self._origin + self._time_of(start + 1)
-        last = self._origin + self._time_of(end)
+        origin = self._origin or 0.0
+        first = origin + self._time_of(start + 1)
+        last = origin + self._time_of(end)
         return Stamp(end - start, round(first * 1e6), (first + last) / 2 * 1e6, round(last * 1e6))
 
     def _time_of(self, row: int) -> float:

@@ -31,7 +31,7 @@ def is_damaged_tail(data: bytes, offset: int) -> bool:
 
 
 def _header_is_whole(tail: bytes) -> bool:
-    return int.from_bytes(tail[20:24], "little") == google_crc32c.value(tail[:20])
+    return bool(int.from_bytes(tail[20:24], "little") == google_crc32c.value(tail[:20]))
 
 
 def _has_missing_sector(data: bytes, offset: int) -> bool:

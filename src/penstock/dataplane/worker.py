@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,8 +26,10 @@ from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.state.protocol import U16, Delta, TaskState
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
 
-FLUSH_MIN_S = 0.001
-FLUSH_SHARE = 0.3
+FLUSH_IDLE_S = 0.001
+"""Time given to writing behind when no work is waiting."""
+FLUSH_SHARE = 0.15
+"""Share of an epoch's busy time given to writing behind when the next epoch is already here."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,13 @@ class Task:
     def state(self) -> TaskState | None:
         return self.logic.state if self.logic is not None else None
 
-    def commit_to(self, epoch: int) -> None:
-        """Take note of the last epoch that has a record; apply what was staged for it."""
+    def commit_to(self, epoch: int, flush_s: float) -> None:
+        """Take note of the last epoch that has a record; apply what was staged for it, then write behind for a while."""
         if self.staged > self.committed and self.state is not None:
             if epoch < self.staged:
                 raise PenstockError(f"epoch {self.staged} of '{self.spec.name}' was staged but never got its record")
             self.state.commit()
-            self.state.flush(max(FLUSH_MIN_S, FLUSH_SHARE * self.last_busy_s))
+            self.state.flush(flush_s)
         self.committed = max(self.committed, epoch)
         self.staged = self.committed
 
@@ -70,7 +73,10 @@ class Task:
 class Worker:
     """Serves the tasks of one lease, one message at a time."""
 
-    def __init__(self, identity: LeaseIdentity, program: Program, disk: Disk) -> None:
+    def __init__(
+        self, identity: LeaseIdentity, program: Program, disk: Disk, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._clock = clock
         self._identity = identity
         self._program = program
         self._disk = disk
@@ -102,7 +108,7 @@ class Worker:
         """Use a pause to write committed state behind."""
         for task in self._tasks.values():
             if task.state is not None and task.staged == task.committed:
-                task.state.flush(FLUSH_MIN_S)
+                task.state.flush(10 * FLUSH_IDLE_S)
 
     def close(self) -> None:
         for task in self._tasks.values():
@@ -116,7 +122,7 @@ class Worker:
         if isinstance(message, messages.Work):
             return self._work(task, message)
         if isinstance(message, messages.Commit):
-            task.commit_to(message.committed)
+            task.commit_to(message.committed, FLUSH_IDLE_S)
             return None
         if isinstance(message, messages.Bring):
             return self._bring(task, message)
@@ -135,8 +141,8 @@ class Worker:
         return self._tasks[key]
 
     def _work(self, task: Task, work: messages.Work) -> messages.FromLease:
-        began = time.perf_counter()
-        task.commit_to(work.committed)
+        began = self._clock()
+        task.commit_to(work.committed, FLUSH_SHARE * task.last_busy_s)
         snapshots = self._write_snapshots(task, records.unpack_u16(work.snapshots))
         if task.spec.kind == "source":
             rows_in, out = self._generate(task, work)
@@ -144,11 +150,11 @@ class Worker:
             rows_in, out = self._run(task, work)
         delta = task.state.stage(work.epoch) if task.state is not None else Delta.empty()
         part = self._write(task, work, out, delta, snapshots, rows_in)
-        busy = time.perf_counter()
+        busy = self._clock()
         self._segments.sync()
         if snapshots:
             self._snapshots.sync()
-        ended = time.perf_counter()
+        ended = self._clock()
         task.staged = work.epoch
         task.last_busy_s = busy - began
         timed = msgspec.structs.replace(

@@ -69,9 +69,8 @@ class LeaseOffice:
             job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
             self.asked[offer.lease] = Asked(offer, job._jrdd.collectAsync())
         finally:
-            context.setLocalProperty("spark.scheduler.pool", None)
-            context.setLocalProperty("spark.jobGroup.id", None)
-            context.setLocalProperty("spark.job.description", None)
+            for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _placed(self, context: Any) -> Any:
         """One empty partition that prefers the node with the fewest leases of ours, where there are several nodes."""
@@ -84,7 +83,7 @@ class LeaseOffice:
         chosen = known[self._count % len(known)]
         gateway = context._gateway
         jvm = context._jvm
-        payload = CPickleSerializer().dumps([0])
+        payload = CPickleSerializer().dumps([0])  # type: ignore[no-untyped-call]
         location = gateway.new_array(jvm.java.lang.String, 1)
         location[0] = f"executor_{chosen.host}_{chosen.executor_id}"
         buffer = jvm.scala.jdk.javaapi.CollectionConverters
@@ -93,7 +92,7 @@ class LeaseOffice:
         pairs.add(jvm.scala.Tuple2(payload, hosts))
         tag = jvm.scala.reflect.ClassTag.apply(payload_class(jvm))
         placed = context._jsc.sc().makeRDD(buffer.asScala(pairs).toSeq(), tag)
-        return RDD(placed.toJavaRDD(), context, BatchedSerializer(CPickleSerializer()))
+        return RDD(placed.toJavaRDD(), context, BatchedSerializer(CPickleSerializer()))  # type: ignore[no-untyped-call]
 
     def ended(self) -> list[tuple[str, str]]:
         """Return leases whose job is over, with the reason; they are forgotten here."""

@@ -32,7 +32,7 @@ from penstock.spark.slots import nodes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 90.0
 _LOOPBACK = "127.0.0.1"
 _EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 

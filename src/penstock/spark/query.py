@@ -135,7 +135,8 @@ class Query:
             since: `time.monotonic()` value; the last ten seconds when not given.
         """
         start = time.monotonic() - 10.0 if since is None else since
-        return self._ask(lambda shell: shell.engine.latency[operator].since(start))
+        found: Latency | None = self._ask(lambda shell: shell.engine.latency[operator].since(start))
+        return found
 
     def digests(self, operator: str) -> list[tuple[int, bytes]]:
         """Return version and digest of every shard of an operator."""
@@ -268,6 +269,7 @@ def _settings(options: dict[str, str]) -> Settings:
                 changed[field] = kind(options[option])
             except ValueError as error:
                 raise DeclarationError(f"option {option!r} must be a number, not {options[option]!r}.") from error
+    changed["retain_all"] = options.get("retainAll", "false") == "true"
     return replace(Settings(), **changed)
 
 

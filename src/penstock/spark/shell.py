@@ -246,7 +246,8 @@ class SparkShell(Listener):
                     return
                 part = self._log.start_part(item[1])
                 self.hub.post(self.engine.on_part_started)
-                self._drop_old_parts(part)
+                if not self._settings.retain_all:
+                    self._drop_old_parts(part)
             self._commit(encoded)
             self._log_cpu_s = time.thread_time()
 
@@ -311,7 +312,7 @@ class SparkShell(Listener):
             self._log.check_claim()
             recordlog.write_heartbeat(self._disk, self.opened.checkpoint, Heartbeat(self.opened.claim, time.time()))
             self._check_capacity()
-        if now - self._cleaned_at > CLEANUP_INTERVAL_S:
+        if now - self._cleaned_at > CLEANUP_INTERVAL_S and not self._settings.retain_all:
             self._cleaned_at = now
             self._list_for_cleanup()
 

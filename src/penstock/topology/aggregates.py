@@ -1,14 +1,15 @@
-"""The built-in aggregates as a user declares them: constructors, output names and type rules; nothing is computed here.
+"""The built-in aggregates as a user declares them: constructors, output names, type rules; no engine.
 
-Names, types and null handling are Spark's: nulls are skipped except by `count()` and `last`, a NaN is greater than any
-other number, integers add up to a bigint that wraps around. Wrong columns and types fail here, at declaration.
+Names, types and null handling are Spark's: nulls are skipped except by `count()` and `last`, a NaN is
+greater than any other number, integers add up to a bigint that wraps around. Wrong columns and types fail
+here, at declaration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import StrEnum
 
 import pyarrow as pa
 
@@ -17,7 +18,7 @@ from penstock.errors import DeclarationError
 MAX_TOP_N = 10_000
 
 
-class AggregateKind(str, Enum):
+class AggregateKind(StrEnum):
     """What an aggregate computes; the value is part of the checkpoint's identity."""
 
     COUNT_ROWS = "count_rows"
@@ -83,14 +84,17 @@ def output_schema(
     """Return key columns, then aggregate columns.
 
     Raises:
-        DeclarationError: no aggregate is given, one does not fit its column, or two output columns share a name.
+        DeclarationError: no aggregate is given, one does not fit its column, or two output columns share a
+        name.
     """
     if not aggregates:
-        raise DeclarationError(f"operator {operator!r} has no aggregate; give agg(...) at least one, e.g. count()")
+        raise DeclarationError(
+            f"operator {operator!r} has no aggregate; give agg(...) at least one, e.g. count()"
+        )
     for aggregate in aggregates:
         if not isinstance(aggregate, Aggregate):
             raise DeclarationError(
-                f"operator {operator!r}: agg(...) takes penstock's aggregates such as penstock.sum('amount'), "
+                f"operator {operator!r}: agg(...) takes aggregates such as penstock.sum('amount'), "
                 f"not {aggregate!r}"
             )
     fields = [schema.field(key) for key in keys] + [one.output_field(schema, operator) for one in aggregates]
@@ -98,7 +102,7 @@ def output_schema(
     for field in fields:
         if field.name in seen:
             raise DeclarationError(
-                f"operator {operator!r} has two output columns named {field.name!r}; rename one with .alias(...)"
+                f"operator {operator!r} has two output columns {field.name!r}; rename one with .alias(...)"
             )
         seen.add(field.name)
     return pa.schema(fields)
@@ -117,8 +121,8 @@ def count(column: str | None = None) -> Aggregate:
 def sum(column: str) -> Aggregate:
     """Add up a column, skipping nulls; null when there were only nulls.
 
-    Integers give a bigint that wraps around as Spark's does with ANSI mode off; floats give a double; a decimal gets
-    ten more digits, at most 38, and a sum beyond them is an error.
+    Integers give a bigint that wraps around as Spark's does with ANSI mode off; floats give a double; a
+    decimal gets ten more digits, at most 38, and a sum beyond them is an error.
     """
     return _of(AggregateKind.SUM, column)
 
@@ -170,14 +174,15 @@ def _require_name(kind: AggregateKind, column: object) -> None:
 def is_word_type(type_: pa.DataType) -> bool:
     """Whether values of this type fit one 64-bit word and order as one."""
     is_ = pa.types
-    number = is_.is_boolean(type_) or is_.is_integer(type_) or is_.is_float32(type_) or is_.is_float64(type_)
-    return number or is_.is_date(type_) or is_.is_timestamp(type_) or is_.is_duration(type_) or is_.is_time(type_)
+    numbers = (is_.is_boolean, is_.is_integer, is_.is_float32, is_.is_float64)
+    times = (is_.is_date, is_.is_timestamp, is_.is_duration, is_.is_time)
+    return any(is_kind(type_) for is_kind in (*numbers, *times))
 
 
 def _is_wide_type(type_: pa.DataType) -> bool:
     is_ = pa.types
-    text = is_.is_string(type_) or is_.is_large_string(type_)
-    return text or is_.is_binary(type_) or is_.is_large_binary(type_) or is_.is_decimal128(type_)
+    texts = (is_.is_string, is_.is_large_string, is_.is_binary, is_.is_large_binary)
+    return any(is_kind(type_) for is_kind in (*texts, is_.is_decimal128))
 
 
 def _result_type(aggregate: Aggregate, type_: pa.DataType) -> pa.DataType | None:
@@ -210,4 +215,4 @@ def _advice(kind: AggregateKind) -> str:
         return "it takes integers, floats and decimals: cast the column"
     if kind is AggregateKind.MEAN:
         return "it takes integers and floats: cast the column, a decimal to double"
-    return "it takes numbers, dates, times, booleans, strings, binaries and decimals: take a field out of the column"
+    return "it takes numbers, dates, times, booleans, strings, binaries and decimals: take out a field"

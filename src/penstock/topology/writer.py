@@ -20,6 +20,7 @@ OPTIONS = {
     "maxEpochRows": "rows that an epoch takes at most",
     "maxEpochSeconds": "predicted time that an epoch may take",
     "minEpochSeconds": "shortest time between the starts of two epochs",
+    "retainAll": "'true' keeps every log part and data file, to check a run from its records",
     "memoryBytes": "bound of decoded state kept in memory per task",
 }
 

@@ -26,8 +26,8 @@ from penstock.cli.demo_view import (
 from penstock.workloads.exchange_orders import STOCKS
 
 OPERATOR = {
-    "rowsIn": 900, "rowsOut": 1_200, "rowsPerSecond": 41_000.0, "epochs": 70, "epochsPerSecond": 33.0,
-    "latencyMeanMs": 21.5, "latencyP99Ms": 44.0, "stateBytes": 5 << 20, "tasks": 1, "epochMeanMs": 11.2,
+    "rowsIn": 900, "rowsOut": 1_200, "rowsPerSecond": 41_000.0, "epochs": 70,
+    "latencyMeanMs": 21.5, "latencyP99Ms": 44.0, "stateBytes": 5 << 20, "tasks": 1, "epochMs": 11.2,
 }  # fmt: skip
 PROGRESS: dict[str, Any] = {
     "name": "exchange",
@@ -37,7 +37,7 @@ PROGRESS: dict[str, Any] = {
         "statistics": {**OPERATOR, "latencyMeanMs": 30.0, "latencyP99Ms": 61.0},
     },
     "sources": {"orders": {"rows": 950, "rowsPerSecond": 40_000.0, "behindRows": 50}},
-    "sinks": {"sink": {"rows": 300, "rowsPerSecond": 9_000.0}},
+    "sinks": {"sink": {"rowsIn": 18_000}},
 }
 
 
@@ -55,7 +55,10 @@ def full_tally(orders: int = 10) -> Tally:
 
 
 def reading_of(tally: Tally, limit: int) -> Reading:
-    return read_progress(PROGRESS, tally, 12.0, limit)
+    """Read the progress two seconds after one in which there were 66 epochs and 18,000 rows less."""
+    operators = {name: {**facts, "epochs": 4} for name, facts in PROGRESS["operators"].items()}
+    earlier = read_progress({**PROGRESS, "operators": operators, "sinks": {}}, tally, 10.0, limit)
+    return read_progress(PROGRESS, tally, 12.0, limit, earlier)
 
 
 def drawn(reading: Reading) -> str:
@@ -77,6 +80,13 @@ def test_a_later_row_of_a_stock_replaces_an_earlier_one_within_and_across_sink_e
 def test_progress_is_read_even_before_there_is_any() -> None:
     assert read_progress(None, Tally(), 0.0, 100).operators == ()
     assert read_progress({"sources": {"orders": {"rows": None}}}, Tally(), 0.0, 100).orders_in == 0
+
+
+def test_a_rate_needs_an_earlier_reading() -> None:
+    first = read_progress(PROGRESS, Tally(), 12.0, 100)
+    assert (first.out_per_s, first.operators[0].epochs_per_s) == (0.0, 0.0)
+    second = reading_of(Tally(), 100)
+    assert (second.out_per_s, second.operators[0].epochs_per_s) == (9_000.0, 33.0)
 
 
 def test_the_live_view_shows_rates_epochs_latency_state_progress_and_the_equation() -> None:

@@ -82,8 +82,8 @@ def test_fatal_conflicts_come_first() -> None:
 
 @pytest.mark.parametrize(
     ("master", "tries"),
-    [("local", 1), ("local[4]", 1), ("local[*]", 1), ("local[4,3]", 3), ("local[*, 2]", 2), ("spark://h:1", 7),
-     ("local-cluster[2,1,1024]", 7)],
+    [("local", 1), ("local[4]", 1), ("local[*]", 1), ("local[4,3]", 3), ("local[*, 2]", 2),
+     ("spark://h:1", 7), ("local-cluster[2,1,1024]", 7)],
 )  # fmt: skip
 def test_in_local_mode_the_master_says_how_often_a_task_is_tried(master: str, tries: int) -> None:
     assert effective_max_failures({"spark.master": master, "spark.task.maxFailures": "7"}) == tries

@@ -61,7 +61,8 @@ def test_without_pyspark_the_first_call_says_what_to_install() -> None:
         "try: session()\n"
         "except SessionError as error: print(error)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "pip install 'penstock[spark]'" in ran.stdout
 
 

@@ -23,7 +23,7 @@ from penstock.topology.aggregates import Aggregate, AggregateKind, is_word_type
 _SIGN: Final = np.uint64(1 << 63)
 _LEAST: Final = -(1 << 63)
 _GREATEST: Final = (1 << 63) - 1
-_NAN_BITS: Final = np.uint64(0x7FF8_0000_0000_0000)
+_NAN_BITS: Final = np.int64(0x7FF8_0000_0000_0000)
 _CLEAR_NAN: Final = np.float64("nan")
 
 
@@ -49,7 +49,7 @@ class View(Enum):
 
 @dataclass(frozen=True)
 class Word:
-    """One state word: where its partial comes from, and the presence bit that says whether it holds a value."""
+    """One state word: where its partial comes from, and the bit that says whether it holds a value."""
 
     column: str | None
     view: View
@@ -72,7 +72,9 @@ def is_fixed_width(aggregates: Sequence[Aggregate], types: Sequence[pa.DataType]
     return fits and sum(one.kind not in (*counts, AggregateKind.MEAN) for one in aggregates) <= MAX_BITS
 
 
-def derive_words(aggregates: Sequence[Aggregate], types: Sequence[pa.DataType]) -> tuple[list[Word], list[int]]:
+def derive_words(
+    aggregates: Sequence[Aggregate], types: Sequence[pa.DataType]
+) -> tuple[list[Word], list[int]]:
     """Return the state words of fixed-width aggregates, and at which of them each aggregate begins."""
     words: list[Word] = []
     begins: list[int] = []
@@ -125,7 +127,8 @@ def combine_words(rows: U64, words: Sequence[Word], partials: Sequence[Partial])
 def _fold(rows: U64, at: int, fold: Fold, values: npt.NDArray[Any]) -> None:
     if fold is Fold.ADD_FLOAT:
         totals = rows.view(np.float64)[:, at]
-        totals += values
+        with np.errstate(invalid="ignore"):  # infinities of both signs add up to NaN, as they should
+            totals += values
         undefined = np.isnan(totals)
         if undefined.any():
             totals[undefined] = _CLEAR_NAN  # processors differ in the bits of a NaN they make
@@ -141,7 +144,7 @@ def _fold(rows: U64, at: int, fold: Fold, values: npt.NDArray[Any]) -> None:
         np.maximum(column, values, out=column)
 
 
-# ---------------------------------------------------------------------------------------------- columns and words
+# ------------------------------------------------------------------------------ columns and words
 
 
 def view_column(column: pa.ChunkedArray, view: View) -> pa.Array | pa.ChunkedArray:
@@ -163,14 +166,16 @@ def view_column(column: pa.ChunkedArray, view: View) -> pa.Array | pa.ChunkedArr
     if pa.types.is_date32(type_) or pa.types.is_time32(type_):
         return array.view(pa.int32()).cast(pa.int64())
     if pa.types.is_boolean(type_) or pa.types.is_integer(type_):
-        return array.cast(pa.int8()).cast(pa.int64()) if pa.types.is_boolean(type_) else array.cast(pa.int64())
+        return (
+            array.cast(pa.int8()).cast(pa.int64()) if pa.types.is_boolean(type_) else array.cast(pa.int64())
+        )
     return array.view(pa.int64())
 
 
 def read_words(words: U64, view: View, type_: pa.DataType, absent: npt.NDArray[np.bool_] | None) -> pa.Array:
     """Undo `view_column`: the values that words of a column of this type hold, null where absent."""
     if pa.types.is_floating(type_):
-        bits = _ordered(words).view(np.uint64) if view is View.ORDERED else words
+        bits = _flipped(words.view(np.int64)).view(np.uint64) if view is View.ORDERED else words
         return pa.array(bits.view(np.float64), mask=absent).cast(type_, safe=False)
     if pa.types.is_uint64(type_):
         return pa.array(words ^ _SIGN if view is View.ORDERED else words, mask=absent)
@@ -185,13 +190,15 @@ def read_words(words: U64, view: View, type_: pa.DataType, absent: npt.NDArray[n
 
 
 def _ordered(bits: U64) -> I64:
-    """Map the bits of doubles to bigints in the order of the doubles, NaN last; its own inverse."""
-    signed = bits.view(np.int64)
-    floats = bits.view(np.float64)
-    undefined = np.isnan(floats)
-    ordered = signed ^ ((signed >> np.int64(63)) & np.int64(_GREATEST))
-    ordered[undefined] = _NAN_BITS.view(np.int64)
+    """Map the bits of doubles to bigints in the order of the doubles, every NaN to the one that is last."""
+    ordered = _flipped(bits.view(np.int64))
+    ordered[np.isnan(bits.view(np.float64))] = _NAN_BITS
     return ordered
+
+
+def _flipped(signed: I64) -> I64:
+    """Flip all bits but the sign of negative words; its own inverse."""
+    return signed ^ ((signed >> np.int64(63)) & np.int64(_GREATEST))
 
 
 def _zero_for_null(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -211,7 +218,8 @@ class WordReader:
         self._names = {source: f"{prefix}{at}" for at, source in enumerate(read)}
         self._words = words
         self._asked = [
-            ROWS if word.column is None else (self._names[word.column, word.view], word.function) for word in words
+            ROWS if word.column is None else (self._names[word.column, word.view], word.function)
+            for word in words
         ]
         self.questions = [question for question in self._asked if question != ROWS]
 

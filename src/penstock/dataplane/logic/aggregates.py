@@ -1,9 +1,9 @@
 """Built-in aggregates as logic: an epoch's rows are grouped by Arrow, then folded into columnar state.
 
 Owns which state words an aggregate keeps, how partials are folded into them and what is emitted: every key
-that had rows in the epoch, ordered by shard and key hash. Nothing runs per row or per key in Python. Grouping
-is single-threaded, in row order, so that the same rows give the same bytes. Aggregates whose values do not fit
-a word go to `wide_aggregates`.
+that had rows in the epoch, ordered by shard and key hash. Nothing runs per row or per key in Python.
+Grouping is single-threaded, in row order, so that the same rows give the same bytes. Aggregates whose
+values do not fit a word go to `wide_aggregates`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from penstock.dataplane.state.columns import ColumnState
 from penstock.dataplane.state.protocol import U64, TaskState
 from penstock.topology.aggregates import Aggregate, AggregateKind, output_schema
 
-@dataclass(frozen=True)
+
+@dataclass
 class AggregateSpec:
     """The declared aggregates of one operator. Made by `declare`."""
 
@@ -55,7 +56,9 @@ class AggregateSpec:
         types = tuple(one.input_type(input_schema, operator) for one in aggregates)
         return AggregateSpec(tuple(aggregates), types, schema)
 
-    def build(self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int) -> Logic:
+    def build(
+        self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int
+    ) -> Logic:
         if is_fixed_width(self.aggregates, self.input_types):
             return AggregateLogic(self, operator, keys, input_schema, shards, memory_bytes)
         declared = (self.aggregates, self.input_types, self.schema)

@@ -31,7 +31,7 @@ Question = tuple[str, str]
 
 @dataclass(frozen=True)
 class Partial:
-    """A value per key; `present` is None when every key has one, and absent values are what the reader asked."""
+    """A value per key; `present` is None when every key has one."""
 
     values: npt.NDArray[Any]
     present: npt.NDArray[np.bool_] | None
@@ -92,7 +92,9 @@ class Grouper:
         else:
             # An explicit table sent some keys elsewhere: the rows know.
             of_rows = pa.array(np.repeat(taken.shards, np.diff(taken.offsets)))
-            table, keys = self._grouped(taken.rows, {**columns, _SHARD: of_rows}, [*questions, (_SHARD, "min")])
+            table, keys = self._grouped(
+                taken.rows, {**columns, _SHARD: of_rows}, [*questions, (_SHARD, "min")]
+            )
             hashes = key_format.hash_keys(keys, self._keys, self._operator)
             shards = table.column(f"{_SHARD}_min").to_numpy()
             order = np.lexsort((hashes, shards))

@@ -52,8 +52,10 @@ class Logic(Protocol):
 class LogicSpec(Protocol):
     """A declared operator's logic, as shipped to tasks; `build` is called once per task, after the fork."""
 
-    schema: pa.Schema
-    """Schema of the output rows."""
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the output rows."""
+        ...
 
     def build(self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int) -> Logic:
         """Make the logic with empty state; `memory_bytes` bounds its cache of decoded state."""

@@ -7,21 +7,24 @@ exception of the user's ends the epoch as an OperatorError that names the key an
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.dataplane.collector import collector_off
-from penstock.dataplane.logic.grouping import Groups, group_by_key
+from penstock.dataplane.logic.grouping import group_by_key
 from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.errors import OperatorError, PenstockError
 from penstock.topology.schema import batch_to_rows, ddl_of, row_class, rows_to_batch
 from penstock.topology.states import StateSpec
+
+_BLOCK_ROWS: Final = 4096
 
 RowFunction = Callable[[Any, list[Any], KeyState], "Iterable[Any] | None"]
 
@@ -83,29 +86,35 @@ class RowLogic:
             for at, shard in enumerate(given.shards.tolist())
         )
         states = list(chain.from_iterable(touched))
-        return self._table(states, self._call(groups, batch_to_rows(table, self._row_class), states))
+        # Block by block, so that what belongs to a key is still in the processor's cache when it is encoded.
+        batches = [
+            self._run_block(table, states[first:last], groups.bounds[first : last + 1])
+            for first, last in _blocks(groups.bounds)
+        ]
+        return pa.Table.from_batches(batches, self._spec.schema).combine_chunks()
 
-    def _call(self, groups: Groups, rows: list[Any], states: list[KeyState]) -> list[list[Any]]:
-        fn, results, start = self._spec.fn, [], 0
-        ends = iter(groups.bounds)
-        next(ends)
-        state = None
+    def _run_block(self, table: pa.Table, states: list[KeyState], bounds: list[int]) -> pa.RecordBatch:
+        rows = batch_to_rows(table.slice(bounds[0], bounds[-1] - bounds[0]), self._row_class)
+        results = self._call(rows, states, bounds)
+        self.state.settle(states)
         try:
-            for state, end in zip(states, ends, strict=True):
+            return rows_to_batch(list(chain.from_iterable(results)), self._spec.schema, self._operator)
+        except OperatorError as error:
+            raise self._named(states, results, error) from error
+
+    def _call(self, rows: list[Any], states: list[KeyState], bounds: list[int]) -> list[list[Any]]:
+        fn, results, base, start = self._spec.fn, [], bounds[0], 0
+        state = states[0]
+        try:
+            for state, bound in zip(states, islice(bounds, 1, None), strict=True):
+                end = bound - base
                 result = fn(state._key, rows[start:end], state)
                 # A generator has to run now: its state would be staged by the time its rows are read.
                 results.append(result if type(result) is list else [] if result is None else list(result))
                 start = end
         except Exception as error:
-            raise operator_error(self._operator, state._key if state else None, error) from error
+            raise operator_error(self._operator, state._key, error) from error
         return results
-
-    def _table(self, states: list[KeyState], results: list[list[Any]]) -> pa.Table:
-        try:
-            batch = rows_to_batch(list(chain.from_iterable(results)), self._spec.schema, self._operator)
-        except OperatorError as error:
-            raise self._named(states, results, error) from error
-        return pa.Table.from_batches([batch])
 
     def _named(self, states: list[KeyState], results: list[list[Any]], error: OperatorError) -> OperatorError:
         """Say which key's rows did not fit."""
@@ -115,6 +124,15 @@ class RowLogic:
             except OperatorError as own:
                 return OperatorError(f"{own} (key {tuple(state._key)!r})")
         return error
+
+
+def _blocks(bounds: list[int]) -> Iterator[tuple[int, int]]:
+    """Cut keys into ranges of about `_BLOCK_ROWS` rows, whatever the rows of a single key."""
+    first, keys = 0, len(bounds) - 1
+    while first < keys:
+        last = max(first + 1, bisect_right(bounds, bounds[first] + _BLOCK_ROWS) - 1)
+        yield first, last
+        first = last
 
 
 def operator_error(operator: str, key: Any, error: Exception) -> OperatorError:

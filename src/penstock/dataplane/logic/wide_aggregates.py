@@ -1,8 +1,8 @@
 """Built-in aggregates of which at least one does not fit a word: text, decimals, top-n.
 
-Rows are grouped and reduced by Arrow, as for any aggregate; then each key's partials are folded in Python into
-one entry, a msgpack list with an element per aggregate: None, a number, bytes, or a list of these. Python runs
-per key and epoch here, never per row.
+Rows are grouped and reduced by Arrow, as for any aggregate; then each key's partials are folded in Python
+into one entry, a msgpack list with an element per aggregate: None, a number, bytes, or a list of these.
+Python runs per key and epoch here, never per row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import heapq
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.dataplane import keys as key_format
-from penstock.dataplane.logic.aggregate_words import View, Word, WordReader, derive_words, mean_of, read_words, view_column
+from penstock.dataplane.logic.aggregate_words import (
+    View,
+    WordReader,
+    derive_words,
+    mean_of,
+    read_words,
+    view_column,
+)
 from penstock.dataplane.logic.key_groups import Grouper, KeyGroups, Question
 from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
 from penstock.dataplane.state.entries import EntryState
@@ -40,7 +47,9 @@ Merge = Callable[[Any, Any], Any]
 class _Column:
     """One aggregate: its partials, how they fold, and its output."""
 
-    def __init__(self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int) -> None:
+    def __init__(
+        self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int
+    ) -> None:
         self.aggregate, self.type, self.field, self.operator = aggregate, type_, field, operator
         self.name = f"a{at}"
         self.keeps_nulls = aggregate.kind is AggregateKind.LAST
@@ -66,7 +75,9 @@ class _Column:
 class _WordColumn(_Column):
     """An aggregate that alone would fit words: its words as numbers."""
 
-    def __init__(self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int) -> None:
+    def __init__(
+        self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int
+    ) -> None:
         super().__init__(aggregate, type_, field, operator, at)
         self._words, _ = derive_words([aggregate], [type_])
         self._reader = WordReader(self._words, f"{self.name}_")
@@ -101,7 +112,9 @@ class _WordColumn(_Column):
     def output(self, states: list[Any]) -> pa.Array:
         kind = self.aggregate.kind
         if kind is AggregateKind.MEAN:
-            return mean_of(np.array([s for s, _ in states]), np.array([count for _, count in states], np.int64))
+            return mean_of(
+                np.array([s for s, _ in states]), np.array([count for _, count in states], np.int64)
+            )
         if kind in (AggregateKind.MIN, AggregateKind.MAX, AggregateKind.LAST):
             return _words_to_array(states, self._words[0].view, self.type)
         return pa.array(states, self.field.type)
@@ -110,7 +123,9 @@ class _WordColumn(_Column):
 class _SelectingColumn(_Column):
     """Least, greatest or last value of a wide type: Arrow finds its row."""
 
-    def __init__(self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int) -> None:
+    def __init__(
+        self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int
+    ) -> None:
         super().__init__(aggregate, type_, field, operator, at)
         self.questions = [(self.name, _SELECTING.get(aggregate.kind, "max"))]
 
@@ -118,7 +133,7 @@ class _SelectingColumn(_Column):
         column = rows.column(str(self.aggregate.column))
         if self.keeps_nulls:
             return {self.name: pa.array(np.arange(len(column)))}
-        order = pc.sort_indices(column, null_placement="at_end").to_numpy()
+        order = pc.sort_indices(column).to_numpy()
         ranks = np.empty(len(column), np.int64)
         ranks[order] = np.arange(len(column))
         self._order = order
@@ -144,7 +159,9 @@ class _SelectingColumn(_Column):
 class _DecimalSum(_Column):
     """The sum of a decimal column: the unscaled integer, as signed big-endian bytes."""
 
-    def __init__(self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int) -> None:
+    def __init__(
+        self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int
+    ) -> None:
         super().__init__(aggregate, type_, field, operator, at)
         self.questions = [(self.name, "sum")]
         self._limit = 10**field.type.precision
@@ -158,7 +175,9 @@ class _DecimalSum(_Column):
         return [None if one is None else self._bytes(int(_EXACT.scaleb(one, scale))) for one in sums]
 
     def merge(self, state: Any, partial: Any) -> Any:
-        return self._bytes(int.from_bytes(state, "big", signed=True) + int.from_bytes(partial, "big", signed=True))
+        return self._bytes(
+            int.from_bytes(state, "big", signed=True) + int.from_bytes(partial, "big", signed=True)
+        )
 
     def output(self, states: list[Any]) -> pa.Array:
         scale = self.type.scale
@@ -169,8 +188,8 @@ class _DecimalSum(_Column):
     def _bytes(self, unscaled: int) -> bytes:
         if abs(unscaled) >= self._limit:
             raise OperatorError(
-                f"operator {self.operator!r}: {self.field.name!r} goes beyond {self.field.type}; sum a column of "
-                "fewer digits, or cast it to double"
+                f"operator {self.operator!r}: {self.field.name!r} goes beyond {self.field.type}; "
+                "sum a column of fewer digits, or cast it to double"
             )
         return unscaled.to_bytes(16, "big", signed=True)
 
@@ -178,7 +197,9 @@ class _DecimalSum(_Column):
 class _TopN(_Column):
     """The greatest values, greatest first: words as numbers, anything else as bytes."""
 
-    def __init__(self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int) -> None:
+    def __init__(
+        self, aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int
+    ) -> None:
         super().__init__(aggregate, type_, field, operator, at)
         self._word = is_word_type(type_)
 
@@ -188,14 +209,16 @@ class _TopN(_Column):
     def partials(self, groups: KeyGroups, taken: ShardedRows, grouper: Grouper) -> list[Any]:
         column = taken.rows.column(str(self.aggregate.column))
         ordered = view_column(column, View.ORDERED) if self._word else column
-        order = pc.sort_indices(ordered, sort_keys=[("", "descending")], null_placement="at_end")
+        order = pc.sort_indices(ordered, sort_keys=[("", "descending")])
         order = order.slice(0, len(column) - column.null_count)
         values = ordered.take(order)
         # Rows in descending order of their value, grouped again: each key's list begins with its greatest.
         lists = grouper.lists(taken.rows.take(order), values, self.aggregate.n)
         flat, sizes = lists.values, lists.sizes
         items = iter(flat.to_pylist() if self._word else _wide_values(flat))
-        found = {key: list(islice(items, size)) for key, size in zip(lists.keys.to_pylist(), sizes, strict=True)}
+        found = {
+            key: list(islice(items, size)) for key, size in zip(lists.keys.to_pylist(), sizes, strict=True)
+        }
         return [found.get(key, []) for key in groups.batch.keys.to_pylist()]
 
     def merge(self, state: Any, partial: Any) -> Any:
@@ -204,7 +227,9 @@ class _TopN(_Column):
     def output(self, states: list[Any]) -> pa.Array:
         flat = [value for state in states for value in state]
         bounds = np.concatenate(([0], np.cumsum([len(state) for state in states], dtype=np.int64)))
-        values = _words_to_array(flat, View.ORDERED, self.type) if self._word else _wide_array(flat, self.type)
+        values = (
+            _words_to_array(flat, View.ORDERED, self.type) if self._word else _wide_array(flat, self.type)
+        )
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values).cast(self.field.type)
 
 
@@ -255,7 +280,7 @@ class WideAggregateLogic:
         merges = [(column.merge, column.keeps_nulls) for column in self._columns]
         encode, decode = msgspec.msgpack.encode, msgspec.msgpack.decode
         states: list[list[Any]] = []
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in pairwise(bounds):
             held = self._entries.touch(int(shards[start]), keys[start:end])
             for state, new in zip(held, partials[start:end], strict=True):
                 stored = state.aggregates.get()
@@ -315,5 +340,9 @@ def _wide_array(values: list[Any], type_: pa.DataType) -> pa.Array:
     if not pa.types.is_decimal(type_):
         return pa.array(values, pa.large_binary()).cast(type_)
     zero = (1 << 127).to_bytes(16, "big")
-    array = key_format.decode_keys(pa.array([zero if one is None else one for one in values], pa.binary()), [type_])[0]
-    return pc.if_else(pa.array([one is not None for one in values], pa.bool_()), array, pa.scalar(None, type_))
+    array = key_format.decode_keys(
+        pa.array([zero if one is None else one for one in values], pa.binary()), [type_]
+    )[0]
+    return pc.if_else(
+        pa.array([one is not None for one in values], pa.bool_()), array, pa.scalar(None, type_)
+    )

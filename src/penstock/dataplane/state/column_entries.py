@@ -1,8 +1,9 @@
-"""The bytes and hashes of the entries of columnar state; pure and vectorised, nothing here runs Python per entry.
+"""The bytes and hashes of the entries of columnar state; pure, and no Python per entry.
 
-An entry is one key's row of 64-bit words: [key hash, presence bits, state words ...]. Its entry key is 0x01, the length
-of the key bytes (2 bytes, big-endian) and the key bytes; its value is the state words (8 bytes each, little-endian)
-and the presence bits (little-endian bytes). In LMDB a value stands behind 8 bytes of check: lane 0 of its entry hash.
+An entry is one key's row of 64-bit words: [key hash, presence bits, state words ...]. Its entry key is
+0x01, the length of the key bytes (2 bytes, big-endian) and the key bytes; its value is the state words (8
+bytes each, little-endian) and the presence bits (little-endian bytes). In LMDB a value stands behind 8
+bytes of check: lane 0 of its entry hash.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def entry_hashes(rows: U64) -> U64:
 
     lane(row) = mix(sum_i row[i] * weight(lane, i)), all modulo 2**64; see `entry_hash`, the scalar reference.
     """
-    lanes = np.matmul(rows, _weights(rows.shape[1]))
+    lanes: U64 = np.matmul(rows, _weights(rows.shape[1]))
     scratch = lanes >> np.uint64(32)
     lanes ^= scratch
     lanes *= np.uint64(_MIX_1)
@@ -112,12 +113,20 @@ def entry_keys(keys: pa.BinaryArray, key_bytes: int | None) -> pa.BinaryArray:
 
 def strip_entry_keys(entries: pa.BinaryArray) -> pa.BinaryArray | None:
     """Take the prefix off, or return None when an entry key is not one of columnar state."""
-    sizes = binary_sizes(entries)
-    if bool((sizes < PREFIX_BYTES).any()):
+    bounds, data = binary_bounds(entries), binary_bytes(entries)
+    sizes = np.diff(bounds)
+    if entries.null_count or bool((sizes < PREFIX_BYTES).any()):
         return None
-    keys = pc.binary_slice(entries, PREFIX_BYTES)
-    rebuilt = entry_keys(keys, None)
-    return keys if rebuilt.equals(entries) else None
+    starts = bounds[:-1] - bounds[0]
+    lengths = data[starts + 1].astype(np.int32) << 8 | data[starts + 2]
+    if bool((data[starts] != 1).any()) or bool((lengths != sizes - PREFIX_BYTES).any()):
+        return None
+    kept = np.ones(len(data), np.bool_)
+    for at in range(PREFIX_BYTES):
+        kept[starts + at] = False
+    ends = bounds - bounds[0] - PREFIX_BYTES * np.arange(len(bounds), dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data[kept])]
+    return pa.Array.from_buffers(pa.binary(), len(entries), buffers)
 
 
 # ---------------------------------------------------------------------------------------------- values
@@ -135,8 +144,10 @@ def pack_values(rows: U64, form: EntryFormat, checks: U64 | None = None) -> pa.B
     return fixed_binary(packed)
 
 
-def unpack_values(values: pa.BinaryArray, hashes: U64, form: EntryFormat, checked: bool) -> tuple[U64, U64] | None:
-    """Undo `pack_values`: rows, and their checks (empty unless `checked`); None when a value has another shape."""
+def unpack_values(
+    values: pa.BinaryArray, hashes: U64, form: EntryFormat, checked: bool
+) -> tuple[U64, U64] | None:
+    """Undo `pack_values`: rows, and their checks if any; None when a value has another shape."""
     start = CHECK_BYTES if checked else 0
     size = start + form.value_bytes
     if values.null_count or bool((binary_sizes(values) != size).any()):

@@ -1,9 +1,9 @@
 """Columnar task state: the fixed-width states of all shards of a task in one store of numpy columns.
 
-Logic changes the store at once (`update`); `stage` packs the changes as a delta; after `commit` they may reach the
-shards' local environments, written behind by `flush`. What does not fit into memory is evicted once it is written, and
-read again when its key comes. The hot path never loops over keys or shards; only bring, flush and eviction know shards
-one by one. Never writes an uncommitted slot.
+Logic changes the store at once (`update`); `stage` packs the changes as a delta; after `commit` they may
+reach the shards' local environments, written behind by `flush`. What does not fit into memory is evicted
+once it is written, and read again when its key comes. The hot path never loops over keys or shards; only
+bring, flush and eviction know shards one by one. Never writes an uncommitted slot.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ from penstock.dataplane.state.slots import NO_SHARD, Found, SlotStore
 from penstock.errors import CorruptFileError, DeclarationError
 
 _BITS_MASK: Final = np.uint64((1 << MAX_BITS) - 1)
-_TOUCHED_SHIFT: Final = np.uint64(MAX_BITS)  # the upper half of the bits word holds the epoch that last used the slot
+_TOUCHED_SHIFT: Final = np.uint64(
+    MAX_BITS
+)  # the upper half of the bits word holds the epoch that last used the slot
 _INDEX_BYTES_PER_SLOT: Final = 12
 _TEXT_KEY_BYTES: Final = 24
 _KEPT_RATIO: Final = 0.5
@@ -89,9 +91,13 @@ class ColumnState:
         owner: str | None = None,
     ) -> None:
         if not 1 <= shards <= NO_SHARD:
-            raise DeclarationError(f"operator {operator!r}: aggregates take 1 to {NO_SHARD} shards, not {shards}")
+            raise DeclarationError(
+                f"operator {operator!r}: aggregates take 1 to {NO_SHARD} shards, not {shards}"
+            )
         if form.bits > MAX_BITS:
-            raise DeclarationError(f"operator {operator!r}: at most {MAX_BITS} nullable aggregates, not {form.bits}")
+            raise DeclarationError(
+                f"operator {operator!r}: at most {MAX_BITS} nullable aggregates, not {form.bits}"
+            )
         self._form = form
         self._key_types, self._key_names, self._operator = tuple(key_types), tuple(key_names), operator
         self._key_bytes = fixed_key_bytes(key_types)
@@ -117,8 +123,8 @@ class ColumnState:
     def update(self, epoch: int, batch: KeyBatch, initial: U64, combine: Combine) -> U64:
         """Hand the rows of a batch of keys to `combine`, and keep what it makes of them; return the rows.
 
-        A key without state gets the words `initial` and no presence bits first. Called at most once per key and
-        epoch; all shards of the batch are sealed.
+        A key without state gets the words `initial` and no presence bits first. Called at most once per key
+        and epoch; all shards of the batch are sealed.
         """
         if not len(batch.hashes):
             return np.empty((0, WORDS + self._form.words), np.uint64)
@@ -165,14 +171,17 @@ class ColumnState:
         )
 
     def commit(self) -> None:
-        if self._changes and self._staged_epoch is None:
-            raise RuntimeError(f"operator {self._operator!r}: commit before stage")
+        epoch = self._staged_epoch
+        if epoch is None:
+            if self._changes:
+                raise RuntimeError(f"operator {self._operator!r}: commit before stage")
+            return
         for change in self._changes:
             self._store.dirty[change.slots] = True
             shards = change.shards[_starts(change.shards)]
             shards = shards[self._sealed[shards]]  # one may have been dropped meanwhile
-            self._versions[shards] = self._staged_epoch
-            self._dirty_since[shards[self._dirty_since[shards] == 0]] = self._staged_epoch
+            self._versions[shards] = epoch
+            self._dirty_since[shards[self._dirty_since[shards] == 0]] = epoch
         self._changes, self._staged_epoch = [], None
 
     def flush(self, budget_s: float) -> None:
@@ -242,8 +251,13 @@ class ColumnState:
         self._forget(shard).close()
 
     def drop(self, shard: int) -> None:
+        sealed = bool(self._sealed[shard])
         if shard in self._locals:
-            self._forget(shard).close()
+            local = self._forget(shard)
+            if sealed:
+                local.close()  # its files stay: they may have another owner by now
+            else:
+                local.destroy()
 
     def snapshot(self, shard: int) -> pa.RecordBatch:
         self._require_committed("snapshot")
@@ -277,7 +291,7 @@ class ColumnState:
 
     def close(self) -> None:
         for shard in list(self._locals):
-            self.drop(shard)
+            self._forget(shard).close()
 
     # ------------------------------------------------------------------------------------------ inside
 
@@ -331,7 +345,9 @@ class ColumnState:
         keys = strip_entry_keys(pa.array([key for key, _ in entries], pa.binary()))
         if keys is None:
             raise _damaged(local)
-        return keys, self._checked(pa.array([value for _, value in entries], pa.binary()), self._hashes(keys), local)
+        return keys, self._checked(
+            pa.array([value for _, value in entries], pa.binary()), self._hashes(keys), local
+        )
 
     def _checked(self, values: pa.BinaryArray, hashes: U64, local: LocalShard) -> U64:
         """Unpack values read from an environment, each proved by its check."""
@@ -348,7 +364,9 @@ class ColumnState:
         slots = np.unique(np.concatenate([change.slots for change in changes]))
         shards = self._store.shards(slots)
         slots = slots[np.argsort(shards, kind="stable")]
-        return _Change(slots, self._store.shards(slots), self._store.take_keys(slots), self._store.take(slots))
+        return _Change(
+            slots, self._store.shards(slots), self._store.take_keys(slots), self._store.take(slots)
+        )
 
     def _dirty_shards(self) -> list[int]:
         dirty: list[int] = np.flatnonzero((self._dirty_since > 0) & self._sealed).tolist()
@@ -368,7 +386,7 @@ class ColumnState:
         self._dirty_since[shard] = 0
 
     def _shrink(self) -> None:
-        """Bring the store back under its bound: write what is dirty, then evict what was not used for longest."""
+        """Bring the store under its bound: write what is dirty, then evict what was not used for longest."""
         store = self._store
         if store.removed and store.used_bytes() > self._memory_bytes:
             store.compact(store.live_slots())
@@ -388,7 +406,14 @@ class ColumnState:
     def _forget(self, shard: int) -> LocalShard:
         """Take a shard out of the store; return its environment, still open."""
         self._store.remove(self._store.slots_of(shard))
-        for column in (self._digests, self._bytes, self._versions, self._dirty_since, self._incomplete, self._sealed):
+        for column in (
+            self._digests,
+            self._bytes,
+            self._versions,
+            self._dirty_since,
+            self._incomplete,
+            self._sealed,
+        ):
             column[shard] = 0
         self._damaged.discard(shard)
         # A change that is not yet committed holds slot numbers, which compaction would make wrong.
@@ -398,7 +423,9 @@ class ColumnState:
 
     def _require(self, shard: int, wanted: str) -> None:
         """Refuse a step that is out of turn in a shard's life: absent, being brought, sealed, absent."""
-        found = "absent" if shard not in self._locals else "sealed" if self._sealed[shard] else "being brought"
+        found = (
+            "absent" if shard not in self._locals else "sealed" if self._sealed[shard] else "being brought"
+        )
         if found != wanted:
             raise RuntimeError(f"operator {self._operator!r}: shard {shard} is {found}, not {wanted}")
 
@@ -414,7 +441,7 @@ def fixed_key_bytes(types: Sequence[pa.DataType]) -> int | None:
 
 
 def hashes_are_exact(types: Sequence[pa.DataType]) -> bool:
-    """Whether different keys always have different hashes: one fixed-width column is hashed by a bijection."""
+    """Whether different keys have different hashes: one fixed-width column is hashed by a bijection."""
     return len(types) == 1 and key_format.kind_of(types[0]) not in ("bytes", "decimal")
 
 
@@ -448,4 +475,6 @@ def _batch(shards: pa.Array, keys: pa.BinaryArray, values: pa.BinaryArray) -> pa
 
 
 def _damaged(local: LocalShard) -> CorruptFileError:
-    return CorruptFileError(f"local state {local.path} holds a damaged entry; it is rebuilt from the checkpoint")
+    return CorruptFileError(
+        f"local state {local.path} holds a damaged entry; it is rebuilt from the checkpoint"
+    )

@@ -18,16 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.dataplane.keys import KeyCodec
 from penstock.dataplane.collector import collector_off
+from penstock.dataplane.keys import KeyCodec
 from penstock.dataplane.state.handles import KeyState
-from penstock.dataplane.state.kinds import Changes, Column, Entry, StateContext, ValueColumn, build_column
+from penstock.dataplane.state.kinds import Changes, Column, Entry, ListColumn, StateContext, ValueColumn
 from penstock.dataplane.state.local import LocalShard
+from penstock.dataplane.state.maps import MapColumn
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA, U32, U64, Delta, digest_bytes
 from penstock.dataplane.state.sealing import entry_hashes, hash_lanes, seal, sum_of, unseal
+from penstock.dataplane.state.values import ValueCodec
 from penstock.errors import CorruptFileError, StorageError
 from penstock.topology.schema import struct_class
-from penstock.topology.states import StateSpec
+from penstock.topology.states import ListState, MapState, StateSpec
 
 _KEY_WEIGHT: Final = 500
 _KEPT_RATIO: Final = 0.8
@@ -75,7 +77,7 @@ class EntryState:
         self._key_class = struct_class(pa.struct(list(keys)))
         context = StateContext(operator, self.key_codec, self)
         self._columns: list[Column] = [
-            build_column(context, name, ordinal, spec)
+            _build_column(context, name, ordinal, spec)
             for ordinal, (name, spec) in enumerate(states.items(), start=1)
         ]
         self._state_class: type[KeyState] = type("KeyState", (KeyState,), {"__slots__": tuple(states)})
@@ -86,6 +88,7 @@ class EntryState:
         self._behind: dict[int, None] = {}  # shards with pending entries, longest behind first
         self._pending_entries = 0
         self._touched: list[KeyState] = []
+        self._changes = Changes()
         self._weight = 0
         self._clock = 1
         self._staged: _Staged | None = None
@@ -107,6 +110,18 @@ class EntryState:
                 state._used = clock
                 touched.append(state)
         return states
+
+    def settle(self, states: list[KeyState]) -> None:
+        """Encode what changed in these states, which are not used again in this epoch; `stage` does the rest.
+
+        Raises:
+            OperatorError: a value does not fit its state.
+        """
+        for column in self._columns:
+            column.collect(states, self._changes)
+        self._weigh(states)
+        for state in states:
+            state._settled = self._clock
 
     def _load(self, keys: list[bytes], shard: int, owned: _Shard) -> None:
         """Make the decoded states of keys that are not in memory; values are read at once, the rest on demand."""
@@ -216,10 +231,8 @@ class EntryState:
             return self._stage(epoch)
 
     def _stage(self, epoch: int) -> Delta:
-        changes = Changes()
-        for column in self._columns:
-            column.collect(self._touched, changes)
-        self._weigh()
+        self.settle([state for state in self._touched if state._settled != self._clock])
+        changes, self._changes = self._changes, Changes()
         if not changes.keys:
             self._staged = None
             return Delta.empty()
@@ -287,10 +300,10 @@ class EntryState:
 
     # ------------------------------------------------------------------------------------ memory
 
-    def _weigh(self) -> None:
+    def _weigh(self, states: list[KeyState]) -> None:
         varying = [(column.name, column.weight) for column in self._columns if column.fixed_weight is None]
         fixed = _KEY_WEIGHT + sum(column.fixed_weight or 0 for column in self._columns)
-        for state in self._touched if varying else [state for state in self._touched if not state._weight]:
+        for state in states if varying else [state for state in states if not state._weight]:
             weight = fixed
             for name, weigh in varying:
                 weight += weigh(getattr(state, name))
@@ -388,3 +401,11 @@ def _bytes_per_shard(entries: pa.RecordBatch, starts: Any) -> U32:
     )
     total: U32 = np.add.reduceat(sizes.astype(np.uint32), starts)
     return total
+
+
+def _build_column(context: StateContext, name: str, ordinal: int, spec: StateSpec) -> Column:
+    codec = ValueCodec(spec.value_type)
+    if isinstance(spec, MapState):
+        return MapColumn(context, name, ordinal, codec, spec.key_type)
+    kind = ListColumn if isinstance(spec, ListState) else ValueColumn
+    return kind(context, name, ordinal, codec)

@@ -13,7 +13,9 @@ from typing import Any, Final, Protocol, TypeVar
 FIRST_LOAD: Final = 1024
 """A map of fewer elements is loaded whole when it is first read; of a larger one only what is asked for."""
 
-_ABSENT: Final = object()
+ABSENT: Final = object()
+"""Stands for what is not there."""
+
 _T = TypeVar("_T")
 
 
@@ -22,12 +24,16 @@ class StateColumn(Protocol):
 
     name: str
 
-    def load(self, shard: int, prefix: bytes, limit: int | None) -> list[tuple[Any, Any, bytes]]:
-        """Return (element, value, entry hash) of stored elements under `prefix`, at most `limit`, in key order."""
+    def load(self, shard: int, prefix: bytes, limit: int | None) -> list[tuple[Any, Any]]:
+        """Return (element, value) of stored elements under `prefix`, at most `limit`, in key order."""
         ...
 
-    def find(self, shard: int, prefix: bytes, element: Any) -> tuple[Any, bytes] | None:
-        """Return (value, entry hash) of one stored element."""
+    def find(self, shard: int, prefix: bytes, element: Any) -> Any:
+        """Return the value of one stored element, or ABSENT."""
+        ...
+
+    def load_list(self, shard: int, prefix: bytes) -> tuple[list[Any], list[bytes]]:
+        """Return the values of a stored list and their entry hashes."""
         ...
 
     def size(self, shard: int, prefix: bytes) -> int:
@@ -42,13 +48,14 @@ class StateColumn(Protocol):
 class KeyState:
     """The state of one key: one attribute per declared state, made by a subclass with those names as slots."""
 
-    __slots__ = ("_key", "_object", "_shard", "_used", "_weight")
+    __slots__ = ("_key", "_object", "_settled", "_shard", "_used", "_weight")
 
     def __init__(self, key: Any, shard: int) -> None:
         self._key = key
         self._shard = shard
         self._object: Any = None
         self._used = 0
+        self._settled = 0
         self._weight = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -112,18 +119,20 @@ class CopyingValueHandle(ValueHandle):
 
 
 class MapHandle:
-    """A map per key. Iteration is in key order, so that it does not depend on what happened to be in memory."""
+    """A map per key. Iteration is in key order: it does not depend on what happened to be in memory."""
 
-    __slots__ = ("_column", "_complete", "_data", "_dirty", "_known", "_prefix", "_shard", "_started")
+    __slots__ = ("_absent", "_column", "_complete", "_data", "_dirty", "_prefix", "_shard", "_started")
 
     def __init__(self, column: StateColumn, shard: int, prefix: bytes, complete: bool) -> None:
         self._column = column
         self._shard = shard
         self._prefix = prefix
         self._data: dict[Any, Any] = {}
-        self._dirty: dict[Any, None] = {}
-        # Hash of each stored element; in a map that is not complete, None for elements known to be absent.
-        self._known: dict[Any, bytes | None] = {}
+        # What each changed element was before the epoch. In a map that is not complete ABSENT may mean unknown.
+        self._dirty: dict[Any, Any] = {}
+        self._absent: set[Any] = (
+            set()
+        )  # elements of a map that is not complete that are known not to be stored
         self._started = complete
         self._complete = complete
 
@@ -136,14 +145,16 @@ class MapHandle:
         return self._data[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in self._dirty:
+            self._dirty[key] = self._data.get(key, ABSENT)
         self._data[key] = value
-        self._dirty[key] = None
 
     def __delitem__(self, key: Any) -> None:
         if not self._complete:
             self._find(key)
-        del self._data[key]
-        self._dirty[key] = None
+        value = self._data.pop(key)
+        if key not in self._dirty:
+            self._dirty[key] = value
 
     def __contains__(self, key: Any) -> bool:
         return key in self._data or (not self._complete and self._find(key))
@@ -161,15 +172,15 @@ class MapHandle:
             return self._data[key]
         return default
 
-    def pop(self, key: Any, default: Any = _ABSENT) -> Any:
-        if not self._complete:
-            self._find(key)
-        if key in self._data:
-            self._dirty[key] = None
-            return self._data.pop(key)
-        if default is _ABSENT:
-            raise KeyError(key)
-        return default
+    def pop(self, key: Any, default: Any = ABSENT) -> Any:
+        if key not in self:
+            if default is ABSENT:
+                raise KeyError(key)
+            return default
+        value = self._data.pop(key)
+        if key not in self._dirty:
+            self._dirty[key] = value
+        return value
 
     def setdefault(self, key: Any, default: Any) -> Any:
         if key not in self:
@@ -213,7 +224,8 @@ class MapHandle:
     def clear(self) -> None:
         if not self._complete:
             self._load(None)
-        self._dirty.update(dict.fromkeys(self._data))
+        for key, value in self._data.items():
+            self._dirty.setdefault(key, value)
         self._data.clear()
 
     def __repr__(self) -> str:
@@ -221,35 +233,35 @@ class MapHandle:
 
     def _find(self, key: Any) -> bool:
         """Look for an element in the store unless it is known by now; say whether the map has it."""
-        if key in self._data:
-            return True
-        if not self._started:
-            self._load(FIRST_LOAD)
-            return key in self._data
-        if not (self._complete or key in self._dirty or key in self._known):
-            self._learn(key)
+        if key not in self._data and key not in self._dirty:
+            if not self._started:
+                self._load(FIRST_LOAD)
+            if not (self._complete or key in self._data or key in self._absent):
+                stored = self._stored(key)
+                if stored is not ABSENT:
+                    self._data[key] = stored
         return key in self._data
 
-    def _learn(self, key: Any) -> bytes | None:
-        """Take one stored element in, without touching a newer write; return its hash."""
-        found = self._column.find(self._shard, self._prefix, key)
-        self._known[key] = None if found is None else found[1]
-        if found is not None and key not in self._dirty:
-            self._data[key] = found[0]
-        return self._known[key]
+    def _stored(self, key: Any) -> Any:
+        """Return what was stored under `key` before this epoch."""
+        found = ABSENT if key in self._absent else self._column.find(self._shard, self._prefix, key)
+        if found is ABSENT:
+            self._absent.add(key)
+        return found
 
     def _load(self, limit: int | None) -> None:
         stored = self._column.load(self._shard, self._prefix, limit)
         self._started = True
         self._complete = limit is None or len(stored) < limit
-        for key, value, hash_ in stored:
-            # An element already in memory, or changed there, is newer than what is stored.
-            if key not in self._known:
-                self._known[key] = hash_
-                if key not in self._dirty:
-                    self._data[key] = value
+        for key, value in stored:
+            if key in self._dirty:
+                # Written before it was read: only now it is known what it was.
+                if self._dirty[key] is ABSENT:
+                    self._dirty[key] = value
+            elif key not in self._data:
+                self._data[key] = value
         if self._complete:
-            self._known = {key: hash_ for key, hash_ in self._known.items() if hash_ is not None}
+            self._absent.clear()
 
 
 class CopyingMapHandle(MapHandle):
@@ -340,9 +352,8 @@ class ListHandle:
 
     def _load(self) -> list[Any]:
         if self._items is None:
-            stored = self._column.load(self._shard, self._prefix, None)
-            self._hashes = [hash_ for _, _, hash_ in stored]
+            stored, self._hashes = self._column.load_list(self._shard, self._prefix)
             self._stored = len(stored)
-            self._items = [value for _, value, _ in stored] + self._tail
+            self._items = stored + self._tail
             self._tail = []
         return self._items

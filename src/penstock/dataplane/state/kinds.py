@@ -1,4 +1,4 @@
-"""Value, list and map states over all keys of a task: where their entries lie, and what an epoch changed in them.
+"""Declared states over all keys of a task: where their entries lie, and what an epoch changed in them.
 
 An entry key is [state ordinal >= 1][key length, u16][key bytes][element]: nothing for a value, the index (u64) for a
 list, the encoded map key for a map. `collect` encodes each changed element once and drops what did not change; it is the
@@ -8,33 +8,26 @@ only place where values are checked against the declared type. Nothing here touc
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat
-from operator import add, attrgetter, eq
-from typing import Any, Final, Protocol, TypeVar
+from operator import attrgetter, eq
+from typing import Any, Final, Protocol
 
-import pyarrow as pa
-
-from penstock.dataplane.keys import KeyCodec, encode_keys
+from penstock.dataplane.keys import KeyCodec
 from penstock.dataplane.state.handles import (
-    CopyingMapHandle,
+    ABSENT,
     CopyingValueHandle,
     KeyState,
     ListHandle,
-    MapHandle,
     ValueHandle,
 )
 from penstock.dataplane.state.sealing import NO_HASH, entry_hashes
 from penstock.dataplane.state.values import MAX_VALUE_BYTES, ValueCodec
 from penstock.errors import OperatorError
-from penstock.topology.states import ListState, MapState, StateSpec
 
 _PACK_LENGTH: Final = struct.Struct(">H").pack
 _PACK_INDEX: Final = struct.Struct(">Q").pack
 _UNPACK_INDEX: Final = struct.Struct(">Q").unpack
-_ABSENT: Final = object()
-_T = TypeVar("_T")
 
 Entry = tuple[bytes, bytes, bytes]
 """Key, value and hash of a stored entry."""
@@ -101,36 +94,6 @@ class StateContext:
     reader: EntryReader
 
 
-class _Elements:
-    """Changed elements of map handles: those of one handle stand together."""
-
-    def __init__(self) -> None:
-        self.handles: list[MapHandle] = []
-        self.counts: list[int] = []
-        self.elements: list[Any] = []
-        self.olds: list[bytes | None] = []
-
-    def add(self, handle: MapHandle, elements: list[Any], olds: list[bytes | None]) -> None:
-        self.handles.append(handle)
-        self.counts.append(len(elements))
-        self.elements.extend(elements)
-        self.olds.extend(olds)
-
-    def repeated(self, per_handle: list[_T]) -> Iterator[_T]:
-        """Return, for each element, what belongs to its handle."""
-        return chain.from_iterable(map(repeat, per_handle, self.counts))
-
-    def parts(
-        self, keys: list[bytes]
-    ) -> Iterator[tuple[MapHandle, list[Any], list[bytes | None], list[bytes]]]:
-        """Yield each handle with its elements, their old hashes and their entry keys."""
-        start = 0
-        for handle, count in zip(self.handles, self.counts, strict=True):
-            part = slice(start, start + count)
-            yield handle, self.elements[part], self.olds[part], keys[part]
-            start += count
-
-
 class Column:
     """One declared state over all keys; makes the handles of its kind."""
 
@@ -162,14 +125,18 @@ class Column:
         """Return about how many bytes of memory a handle takes."""
         return self.fixed_weight or 0
 
-    def find(self, shard: int, prefix: bytes, element: Any) -> tuple[Any, bytes] | None:
+    def find(self, shard: int, prefix: bytes, element: Any) -> Any:
         found = self._context.reader.read(shard, prefix + self._encode_element(element, prefix))
-        return None if found is None else (self.codec.decode(found[0]), found[1])
+        return ABSENT if found is None else self.codec.decode(found[0])
 
-    def load(self, shard: int, prefix: bytes, limit: int | None) -> list[tuple[Any, Any, bytes]]:
+    def load(self, shard: int, prefix: bytes, limit: int | None) -> list[tuple[Any, Any]]:
         entries = self._context.reader.read_prefix(shard, prefix, limit)
         start, element_of, value_of = len(prefix), self._decode_element, self.codec.decode
-        return [(element_of(key[start:]), value_of(value), hash_) for key, value, hash_ in entries]
+        return [(element_of(key[start:]), value_of(value)) for key, value, _ in entries]
+
+    def load_list(self, shard: int, prefix: bytes) -> tuple[list[Any], list[bytes]]:
+        entries = self._context.reader.read_prefix(shard, prefix, None)
+        return [self.codec.decode(value) for _, value, _ in entries], [hash_ for _, _, hash_ in entries]
 
     def size(self, shard: int, prefix: bytes) -> int:
         last = self._context.reader.last_key(shard, prefix)
@@ -302,133 +269,3 @@ class ListColumn(Column):
     def _decode_element(self, element: bytes) -> int:
         index: int = _UNPACK_INDEX(element)[0]
         return index
-
-
-class MapColumn(Column):
-    """A MapState over all keys."""
-
-    def __init__(
-        self, context: StateContext, name: str, ordinal: int, codec: ValueCodec, key_type: pa.DataType
-    ) -> None:
-        super().__init__(context, name, ordinal, codec)
-        self._key_type = key_type
-        self._elements = KeyCodec([key_type], ["key"], context.operator)
-        # Python values of these types read back as themselves, so encoding a whole column of them loses nothing.
-        self._exact = _EXACT_KEYS.get(str(key_type))
-
-    def make(self, shard: int, key: bytes, empty: bool) -> MapHandle:
-        kind = CopyingMapHandle if self.codec.mutable else MapHandle
-        return kind(self, shard, self.prefix(key), empty)
-
-    def collect(self, touched: Sequence[KeyState], into: Changes) -> None:
-        puts, deletes = _Elements(), _Elements()
-        values: list[Any] = []
-        for handle in map(attrgetter(self.name), touched):
-            if handle._dirty:
-                self._split(handle, puts, values, deletes)
-                handle._dirty = {}
-        if puts.elements:
-            self._collect_puts(puts, values, into)
-        for handle, elements, olds, keys in deletes.parts(self._entry_keys(deletes)):
-            into.delete_all(handle._shard, keys, olds)
-            for element in elements:
-                if handle._complete:
-                    del handle._known[element]
-                else:
-                    handle._known[element] = None
-
-    def _split(self, handle: MapHandle, puts: _Elements, values: list[Any], deletes: _Elements) -> None:
-        """Sort a handle's changed elements into those that are there now and those that were there before."""
-        changed = list(handle._dirty)
-        if not handle._complete:
-            for element in changed:
-                if element not in handle._known:
-                    handle._learn(element)
-        new = list(map(handle._data.get, changed, repeat(_ABSENT)))
-        olds = list(map(handle._known.get, changed))
-        if _ABSENT in new:
-            gone = [at for at, value in enumerate(new) if value is _ABSENT and olds[at] is not None]
-            kept = [at for at, value in enumerate(new) if value is not _ABSENT]
-            deletes.add(handle, [changed[at] for at in gone], [olds[at] for at in gone])
-            changed, olds, new = (
-                [changed[at] for at in kept],
-                [olds[at] for at in kept],
-                [new[at] for at in kept],
-            )
-        puts.add(handle, changed, olds)
-        values.extend(new)
-
-    def _collect_puts(self, puts: _Elements, values: list[Any], into: Changes) -> None:
-        keys = self._entry_keys(puts)
-        fitted, encoded = self._encode(keys, values)
-        hashes = entry_hashes(keys, encoded)
-        start = 0
-        for handle, elements, olds, _ in puts.parts(keys):
-            end = start + len(elements)
-            if fitted is not values:
-                handle._data.update(zip(elements, fitted[start:end], strict=True))
-            handle._known.update(zip(elements, hashes[start:end], strict=True))
-            start = end
-        shards = list(puts.repeated([handle._shard for handle in puts.handles]))
-        into.put_all(shards, keys, encoded, hashes, puts.olds)
-
-    def _entry_keys(self, elements: _Elements) -> list[bytes]:
-        given = elements.elements
-        if self._exact is not None and set(map(type, given)) == {self._exact}:
-            try:
-                column = pa.array(given, self._key_type)
-                raws = encode_keys([column], ["key"], self._context.operator).to_pylist()
-                return list(
-                    map(add, elements.repeated([handle._prefix for handle in elements.handles]), raws)
-                )
-            except (pa.ArrowException, OverflowError, OperatorError):
-                pass  # the loop below names the element
-        keys = []
-        for at, (handle, element) in enumerate(zip(elements.repeated(elements.handles), given, strict=True)):
-            raw, given[at] = self._canonical(handle, element)
-            keys.append(handle._prefix + raw)
-        return keys
-
-    def _canonical(self, handle: MapHandle, element: Any) -> tuple[bytes, Any]:
-        """Encode an element, and let the map hold it in the form in which it reads back."""
-        raw = self._encode_element(element, handle._prefix)
-        canonical = self._decode_element(raw)
-        for held in (handle._data, handle._known):
-            if element in held:
-                held[canonical] = held.pop(element)
-        return raw, canonical
-
-    def weight(self, handle: MapHandle) -> int:
-        return 500 + 300 * len(handle._data)
-
-    def _encode_element(self, element: Any, prefix: bytes) -> bytes:
-        try:
-            raw = self._elements.encode([element])
-        except OperatorError as error:
-            raise self._misfit(
-                prefix, f"{element!r:.200} is no map key of type {self._key_type}", str(error)
-            ) from error
-        if self._elements.decode(raw)[0] != element:
-            reason = "use a key that the type holds exactly"
-            raise self._misfit(prefix, f"{element!r:.200} is no map key of type {self._key_type}", reason)
-        return raw
-
-    def _decode_element(self, element: bytes) -> Any:
-        return self._elements.decode(element)[0]
-
-
-_EXACT_KEYS: Final[dict[str, type]] = {
-    "int8": int, "int16": int, "int32": int, "int64": int, "string": str, "binary": bytes, "bool": bool,
-}  # fmt: skip
-
-
-def build_column(context: StateContext, name: str, ordinal: int, spec: StateSpec) -> Column:
-    """Make the column of a declared state."""
-    codec = ValueCodec(spec.value_type)
-    if isinstance(spec, MapState):
-        return MapColumn(context, name, ordinal, codec, spec.key_type)
-    return (
-        ListColumn(context, name, ordinal, codec)
-        if isinstance(spec, ListState)
-        else ValueColumn(context, name, ordinal, codec)
-    )

@@ -1,8 +1,8 @@
 """The columnar store of one task: a slot per key, found by key hash, all shards together.
 
-Owns the slots' rows (see `column_entries`), keys, shards and dirty flags, and the index: an open-addressing table of
-slots, probed for a whole batch of keys at a time. Knows nothing of epochs, digests or files. No call loops over keys
-or shards in Python; loops run over probe steps, of which there are few.
+Owns the slots' rows (see `column_entries`), keys, shards and dirty flags, and the index: an open-addressing
+table of slots, probed for a whole batch of keys at a time. Knows nothing of epochs, digests or files. No
+call loops over keys or shards in Python; loops run over probe steps, of which there are few.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.dataplane.state.column_entries import HASH, binary_bounds, binary_bytes, binary_matrix, fixed_binary
+from penstock.dataplane.state.column_entries import (
+    HASH,
+    binary_bounds,
+    binary_bytes,
+    binary_matrix,
+    fixed_binary,
+)
 from penstock.dataplane.state.protocol import I64, U16, U64
 
 NO_SHARD: Final = 0xFFFF
@@ -59,7 +65,7 @@ class FixedKeys:
 
 
 class TextKeys:
-    """Key bytes per slot, of any length, one behind the other in slot order: an Arrow array that grows at its end."""
+    """Key bytes per slot, of any length, in slot order: an Arrow array that grows at its end."""
 
     key_bytes = None
 
@@ -120,7 +126,7 @@ class SlotStore:
 
     def __init__(self, width: int, key_bytes: int | None, exact_hashes: bool, capacity: int) -> None:
         capacity = max(capacity, _FIRST_SLOTS)
-        # Reserved whole: pages that are never touched take no memory, and nothing is copied while the store grows.
+        # Reserved whole: pages never touched take no memory, and growing copies nothing.
         self._rows = np.empty((capacity, width), np.uint64)
         self._shards: U16 = np.empty(capacity, np.uint16)
         self.dirty: Bools = np.empty(capacity, np.bool_)
@@ -171,7 +177,7 @@ class SlotStore:
         self.count = end
         slots = np.arange(start, end, dtype=np.int64)
         if self._taken + count > _FULL_RATIO * len(self._table):
-            self._rebuild()
+            self._rebuild(slots)
         else:
             self._insert(slots, rows[:, HASH])
         return slots
@@ -263,8 +269,16 @@ class SlotStore:
             lost = table.take(places, mode="clip") != entries
             places, entries = (places[lost] + 1) & mask, entries[lost]
 
-    def _rebuild(self) -> None:
-        live = self.live_slots()
+    def _rebuild(self, fresh: I64 | None = None) -> None:
+        """Make the table anew, of a size that fits; `fresh` slots are not in the old one yet.
+
+        Slots are taken in the order of the old table, which is nearly that of the new one: memory is then written
+        from front to back.
+        """
+        if fresh is None:
+            live = self.live_slots()
+        else:
+            live = np.concatenate((self._table[self._table > 0] - 1, fresh.astype(np.int32)))
         bits = _FIRST_TABLE_BITS
         while len(live) > _FULL_RATIO / 2 * (1 << bits):
             bits += 1

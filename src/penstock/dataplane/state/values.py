@@ -80,6 +80,11 @@ class ValueCodec:
         except _MISFITS:
             return None
 
+    def encode_known(self, values: list[Any]) -> list[bytes]:
+        """Return the encodings of values that were decoded or fitted before: the very bytes that are stored."""
+        encode = self._encoder.encode
+        return [encode(value) for value in values]
+
     def first_misfit(self, values: list[Any]) -> tuple[int, str]:
         """Return index and reason of the first value that `encode_all` does not take."""
         for at, value in enumerate(values):

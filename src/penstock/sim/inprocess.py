@@ -1,0 +1,475 @@
+"""The in-process harness: the real engine, log, checkpoint opening and workers, with leases as objects on a virtual clock.
+
+Owns what the Spark shell owns there: when a message arrives, when an append is acknowledged, when a lease dies. Messages go through the
+real codecs. Every delay is drawn from the loop's seed, so that a seed is a schedule. Never touches a file but through the disks it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.dataplane import messages, paths, recordlog, records
+from penstock.dataplane.channel import read_segment, slice_pieces
+from penstock.dataplane.disk import Disk, is_temp
+from penstock.dataplane.engine import Engine
+from penstock.dataplane.opening import Opened, open_checkpoint
+from penstock.dataplane.program import Program
+from penstock.dataplane.recordlog import Claim, Heartbeat, LogWriter, plan_log_cleanup
+from penstock.dataplane.run import SinkWork
+from penstock.dataplane.settings import Settings
+from penstock.dataplane.sourcing import Arrivals
+from penstock.errors import FencedError, PenstockError
+from penstock.sim.lease import SimLease
+from penstock.sim.loop import Loop
+from penstock.testing_disk import SimCrash
+
+DiskOf = Callable[[str], Disk]
+"""Makes the disk of a process, given its name."""
+SMALL = Settings(
+    min_epoch_s=0.002,
+    sink_epoch_s=0.005,
+    min_epoch_rows=4,
+    max_epoch_rows=24,
+    base_interval_s=0.12,
+    retain_epochs=12,
+    snapshot_min_bytes=400,
+    snapshots_per_epoch=3,
+    lease_timeout_s=0.4,
+    heartbeat_s=0.4,
+)
+"""Settings under which a run of a few virtual seconds meets everything: cuts, snapshots, bases, time-outs."""
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Bounds, in virtual seconds, between which delays are drawn."""
+
+    message: tuple[float, float] = (0.0002, 0.003)
+    work: tuple[float, float] = (0.0005, 0.006)
+    append: tuple[float, float] = (0.0005, 0.005)
+    sink: tuple[float, float] = (0.001, 0.01)
+    lease_start: tuple[float, float] = (0.01, 0.06)
+    office_s: float = 0.05
+    cleanup_s: float = 0.15
+    stall_ratio: float = 0.0
+    """Part of the messages and appends that take up to a hundred times as long."""
+
+
+@dataclass
+class SinkLog:
+    """What the sink was handed, in order, over all drivers: (generation, sink epoch, rows)."""
+
+    calls: list[tuple[int, int, pa.Table]] = field(default_factory=list)
+
+    def rows(self) -> list[dict[str, object]]:
+        """Rows in the order of sink epochs, each epoch once, as a sink that honours the epoch keeps them."""
+        kept = {epoch: table for _, epoch, table in self.calls}
+        return [row for epoch in sorted(kept) for row in kept[epoch].to_pylist()]
+
+
+class Driver:
+    """One driver process with its leases; survives its own crashes as a handle that can start it again.
+
+    Args:
+        disk: the disk of the driver (a `SimDisk` gives every lease a disk of its own on the same device), or a function from
+            process name to disk.
+        rows: how many rows every native source makes; they arrive at `rate` a second.
+        loop: shared by drivers that are to live at the same time.
+        sink: is told of every sink epoch; shared by drivers of one checkpoint.
+
+    Raises:
+        PenstockError: the checkpoint cannot be opened.
+    """
+
+    def __init__(
+        self,
+        disk: Disk | DiskOf,
+        checkpoint: str,
+        program: Program,
+        settings: Settings = SMALL,
+        seed: int = 0,
+        node_dir: str = "/node",
+        *,
+        rows: int = 400,
+        rate: float = 2_000.0,
+        capacity: int = 2,
+        nodes: int = 2,
+        loop: Loop | None = None,
+        delays: Delays | None = None,
+        sink: SinkLog | None = None,
+        name: str = "driver",
+        start: bool = True,
+    ) -> None:
+        self.loop = loop or Loop(seed)
+        self.checkpoint = checkpoint
+        self.program = program
+        self.settings = settings
+        self.node_dir = node_dir
+        self.delays = delays or Delays()
+        self.sink = sink if sink is not None else SinkLog()
+        self.name = name
+        self.rows, self.rate = rows, rate
+        self.capacity, self.nodes = capacity, nodes
+        self.running = False
+        self.failed: PenstockError | None = None
+        self.leases: dict[str, SimLease] = {}
+        self.acknowledged: list[tuple[int, bytes]] = []
+        """Every record that was published, with the generation that published it."""
+        self.on_published: Callable[[Driver, bytes], None] | None = None
+        self.on_append: Callable[[Driver, bytes], None] | None = None
+        self.on_deleting: Callable[[Driver, list[str]], None] | None = None
+        self._disk_of = disk if callable(disk) else _disks_beside(disk)
+        self._life = 0
+        self._count = 0
+        if start:
+            self.restart()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Start a new driver process on the checkpoint, taking it over from whoever holds it."""
+        assert not self.running, "crash or stop it first"
+        self._life += 1
+        self.failed = None
+        self.disk = self._disk_of(f"{self.name}{self._life}")
+        self.opened: Opened = open_checkpoint(
+            self.disk, self.checkpoint, self.program, takeover=True, who=self._who(), wall=self.loop.wall
+        )
+        self.generation = self.opened.claim.generation
+        self.engine = Engine(
+            self.program,
+            self.opened.chains,
+            self,
+            self.settings,
+            query=self.opened.query,
+            generation=self.generation,
+            identity=self.opened.identity,
+            clock=self.loop.clock,
+            wall=self.loop.wall,
+        )
+        self._log = LogWriter(self.disk, self.checkpoint, self.opened.claim)
+        self._log_queue: deque[list[bytes] | records.Base] = deque()
+        self._log_awake = False
+        self._unpublished: deque[bytes] = deque()
+        self._pipes: dict[str, float] = {}
+        self._timer_at = float("inf")
+        self._beaten_at = self._cleaned_at = self.loop.now
+        self.leases = {}
+        self.running = True
+        self.loop.note(f"{self.name} generation {self.generation} starts")
+        for stage in self.program.stages.values():
+            if stage.generate is not None:
+                self.engine.set_arrivals(stage.name, Arrivals([(1.0, self.rate)], self.rows))
+        self._soon(0.0, lambda: self.engine.start(self.capacity))
+        self._soon(0.0, self._office)
+
+    def crash(self) -> None:
+        """End the driver process as `kill -9` does; its leases find out in their own time."""
+        if not self.running:
+            return
+        self.loop.note(f"{self.name} generation {self.generation} crashes")
+        self._leave()
+        crash = getattr(self.disk, "crash", None)
+        if crash is not None:
+            crash()
+
+    def stop(self) -> None:
+        """End the driver in order, in the middle of whatever it does: leases ended, checkpoint given back."""
+        self._end(None)
+
+    def run_until(self, done: str | float | Callable[[], bool] = "drained", limit_s: float = 60.0) -> bool:
+        """Run the loop until `done`: "drained", a number of virtual seconds from now, or a predicate.
+
+        Returns whether it came true within `limit_s`; also returns when the driver is over.
+        """
+        if isinstance(done, float | int):
+            return self.loop.run_until(lambda: False, float(done)) or True
+        wanted = self.drained if done == "drained" else done
+        assert callable(wanted)
+        self.loop.run_until(lambda: wanted() or not self.running, limit_s)
+        return wanted()
+
+    def drained(self) -> bool:
+        """Whether everything the sources will ever make is consumed, committed and done at the sinks."""
+        return self.running and self.engine.drained()
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def live_leases(self) -> list[str]:
+        """Leases that the engine holds and whose process is there."""
+        return [name for name, lease in self.leases.items() if not lease.ended and name in self.engine.leases]
+
+    def kill(self, lease: str) -> None:
+        """End a lease's process; what it had sent still arrives, then the end of its connection."""
+        self.loop.note(f"{lease} killed")
+        self.leases[lease].kill()
+        self._post(f"from {lease}", self.delays.message, lambda: self.engine.on_lease_down(lease, "killed"))
+
+    def pause(self, lease: str) -> None:
+        """Stop a lease where it stands, heartbeats too; after the time-out the engine gives it up."""
+        self.loop.note(f"{lease} paused")
+        self.leases[lease].paused = True
+
+    def resume(self, lease: str) -> None:
+        """Let a paused lease go on, given up or not."""
+        self.loop.note(f"{lease} resumed")
+        self.leases[lease].resume()
+
+    def cut(self, lease: str) -> None:
+        """Tell the engine that a lease is gone while it works on: a zombie whose answers arrive late."""
+        self.loop.note(f"{lease} cut off")
+        self.leases[lease].slow = True
+        self._soon(0.0, lambda: self.engine.on_lease_down(lease, "cut off"))
+
+    # -- Shell --------------------------------------------------------------------------------------------------------
+
+    def send(self, lease: str, message: messages.ToLease) -> None:
+        data = messages.encode(message)
+        target = self.leases.get(lease)
+        if target is not None:
+            self.loop.at(self._fifo(f"to {lease}", self.delays.message), lambda: target.receive(data))
+
+    def append(self, encoded: Sequence[bytes]) -> None:
+        self._log_queue.append(list(encoded))
+        self._wake_log()
+
+    def start_part(self, base: records.Base) -> None:
+        self._log_queue.append(base)
+        self._wake_log()
+
+    def drop_lease(self, lease: str, reason: str) -> None:
+        self.send(lease, messages.End(reason))
+
+    def run_sink(self, work: SinkWork) -> None:
+        self._soon(self.loop.between(*self.delays.sink), lambda: self._run_sink(work))
+
+    def clean_up(self, names: Sequence[str]) -> None:
+        doomed = list(names)
+        self._soon(self.loop.between(0.0, 0.05), lambda: self._delete(doomed))
+
+    def fail(self, error: PenstockError) -> None:
+        self._end(error)
+
+    # -- from leases --------------------------------------------------------------------------------------------------
+
+    def hear(self, life: int, lease: str, data: bytes, slow: bool) -> None:
+        """A lease of the driver's `life`-th process sent something; a dead process hears nothing."""
+        if life == self._life and self.running:
+            bounds = (0.05, 0.5) if slow else self.delays.message
+            self._post(f"from {lease}", bounds, lambda: self._hear(lease, data))
+
+    def lose(self, life: int, lease: str) -> None:
+        """The connection of a lease ended."""
+        if life == self._life and self.running:
+            self._post(f"from {lease}", self.delays.message, lambda: self.engine.on_lease_down(lease, "connection ended"))
+
+    def _hear(self, lease: str, data: bytes) -> None:
+        message = messages.decode_from_lease(data)
+        self.loop.note(f"from {lease} {type(message).__name__}", _stable(message))
+        if isinstance(message, messages.Hello):
+            self.engine.on_lease_up(lease, message.node)
+        else:
+            self.engine.on_message(lease, message)
+
+    # -- the log's thread ---------------------------------------------------------------------------------------------
+
+    def _wake_log(self) -> None:
+        if not self._log_awake:
+            self._log_awake = True
+            self._soon(self._draw(self.delays.append), self._log_turn)
+
+    def _log_turn(self) -> None:
+        self._log_awake = False
+        encoded: list[bytes] = []
+        items = list(self._log_queue)
+        self._log_queue.clear()
+        for item in items:
+            if isinstance(item, list):
+                encoded.extend(item)
+                continue
+            self._commit(encoded)
+            encoded = []
+            part = self._log.start_part(item)
+            self.loop.note(f"part {part.part} of generation {part.generation}")
+            self._post("log", self.delays.message, self.engine.on_part_started)
+            if not self.settings.retain_all:
+                self._drop_old_parts(part)
+        self._commit(encoded)
+
+    def _commit(self, encoded: list[bytes]) -> None:
+        if encoded:
+            if self.on_append is not None:
+                for one in encoded:
+                    self.on_append(self, one)
+            self._log.append(encoded)
+            self._post("log", self.delays.message, lambda: self._publish(encoded))
+
+    def _publish(self, encoded: list[bytes]) -> None:
+        for one in encoded:
+            self.loop.note("published", one)
+            self.acknowledged.append((self.generation, one))
+            if self.on_published is not None:
+                self.on_published(self, one)
+        self.engine.on_appended(len(encoded))
+
+    def _drop_old_parts(self, newest: paths.LogPart) -> None:
+        folder = paths.logs(self.checkpoint)
+        names = plan_log_cleanup(self.disk.list(folder), newest, self.generation)
+        self._remove([f"{folder}/{name}" for name in names])
+
+    # -- the sink's and the office's threads --------------------------------------------------------------------------
+
+    def _run_sink(self, work: SinkWork) -> None:
+        table = read_sink_rows(self.disk, self.checkpoint, self.program, work)
+        self.loop.note(f"sink epoch {work.epoch}: {table.num_rows} rows")
+        self.sink.calls.append((self.generation, work.epoch, table))
+        self._post("sink", self.delays.message, lambda: self.engine.on_sink_done(work.stage, work.epoch))
+
+    def _office(self) -> None:
+        self._soon(self.delays.office_s, self._office)
+        gone = [name for name, lease in self.leases.items() if lease.ended and name not in self.engine.leases]
+        for name in gone:
+            del self.leases[name]
+        starting = sum(not lease.connected for lease in self.leases.values())
+        for _ in range(self.engine.wanted_leases() - len(self.engine.leases) - starting):
+            self._start_lease()
+        if self.loop.now - self._beaten_at >= self.settings.heartbeat_s:
+            self._beaten_at = self.loop.now
+            self._log.check_claim()
+            recordlog.write_heartbeat(self.disk, self.checkpoint, Heartbeat(self.opened.claim, self.loop.wall()))
+        if self.loop.now - self._cleaned_at >= self.delays.cleanup_s and not self.settings.retain_all:
+            self._cleaned_at = self.loop.now
+            self.list_for_cleanup()
+
+    def _start_lease(self) -> None:
+        self._count += 1
+        node = f"n{self._count % self.nodes}"
+        name = f"{self.name}l{self._count}"
+        lease = SimLease(self, self._life, name, node, self._disk_of(name))
+        self.leases[name] = lease
+        self.loop.at(self.loop.between(*self.delays.lease_start), lease.connect)
+
+    def list_for_cleanup(self) -> None:
+        """List the data folder now and let the engine plan with the listing a little later."""
+        names = [name for name in self.disk.list(paths.data(self.checkpoint)) if not is_temp(name)]
+        self._post("files", (0.0, 0.03), lambda: self.engine.on_files(names, []))
+
+    def _delete(self, names: Sequence[str]) -> None:
+        self._log.check_claim()
+        self._remove([paths.data_file(self.checkpoint, name) for name in names])
+
+    def _remove(self, doomed: list[str]) -> None:
+        if self.on_deleting is not None and doomed:
+            self.on_deleting(self, doomed)
+        for path in doomed:
+            self.loop.note(f"delete {path}")
+            self.disk.delete(path)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _fifo(self, pipe: str, bounds: tuple[float, float]) -> float:
+        """Return a delay after which the next thing in a pipe arrives, never before what was sent earlier."""
+        arrives = max(self._pipes.get(pipe, 0.0), self.loop.now + self._draw(bounds))
+        self._pipes[pipe] = arrives
+        return arrives - self.loop.now
+
+    def _draw(self, bounds: tuple[float, float]) -> float:
+        delay_s = self.loop.between(*bounds)
+        ratio = self.delays.stall_ratio
+        return delay_s * self.loop.between(10, 100) if ratio and self.loop.rng.random() < ratio else delay_s
+
+    def _post(self, pipe: str, bounds: tuple[float, float], call: Callable[[], None]) -> None:
+        self._soon(self._fifo(pipe, bounds), call)
+
+    def _soon(self, delay_s: float, call: Callable[[], None]) -> None:
+        life = self._life
+        self.loop.at(delay_s, lambda: self._guarded(life, call))
+
+    def _guarded(self, life: int, call: Callable[[], None]) -> None:
+        if life != self._life or not self.running:
+            return
+        try:
+            call()
+            if self.running and life == self._life:
+                self._step()
+        except SimCrash:
+            self.crash()
+        except PenstockError as error:
+            self._end(error)
+
+    def _step(self) -> None:
+        wait = self.engine.step()
+        when = self.loop.now + max(wait, 0.0005)
+        if when < self._timer_at:
+            self._timer_at = when
+            self._soon(when - self.loop.now, self._timer)
+
+    def _timer(self) -> None:
+        self._timer_at = float("inf")
+
+    def _end(self, error: PenstockError | None) -> None:
+        """What the Spark shell does when a query ends by itself."""
+        if not self.running:
+            return
+        self.loop.note(f"{self.name} generation {self.generation} ends: {type(error).__name__ if error else 'stopped'}")
+        self.failed = error
+        for name in list(self.leases):
+            self.send(name, messages.End("the query ended"))
+        if not isinstance(error, FencedError):
+            with contextlib.suppress(PenstockError, SimCrash):
+                self._log.check_claim()
+                beat = Heartbeat(self.opened.claim, self.loop.wall(), released=True)
+                recordlog.write_heartbeat(self.disk, self.checkpoint, beat)
+        self._log.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.running = False
+        self._life += 1
+        for lease in self.leases.values():
+            self.loop.at(self.loop.between(0.0, 0.1), lease.lose_driver)
+
+    def _who(self) -> Claim:
+        return Claim(0, "host", self._life, "boot", float(self._life), self.loop.wall())
+
+
+def read_sink_rows(disk: Disk, checkpoint: str, program: Program, work: SinkWork) -> pa.Table:
+    """Return the rows of a sink epoch in the one fixed order: producer chain, epoch, task, row."""
+    schema = program.stages[work.stage].schema
+    tables: list[pa.Table] = []
+    for piece in work.pieces:
+        found = [read_segment(disk, checkpoint, s.extent, schema) for s in piece.source.published.segments]
+        tables.extend(part.rows for part in slice_pieces(found, np.zeros(1, np.uint16), piece.start, piece.end))
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _disks_beside(disk: Disk) -> DiskOf:
+    """The given disk for the first process; for others a disk on the same device where the kind of disk tells them apart."""
+    another = getattr(disk, "another", None)
+    unused = [disk]
+
+    def make(_name: str) -> Disk:
+        if unused or another is None:
+            return unused.pop() if unused else disk
+        made: Disk = another(getattr(disk, "_faults", None))
+        return made
+
+    return make
+
+
+def _stable(message: messages.FromLease) -> bytes:
+    """The bytes of a message for the trace: a failure's traceback has addresses in it that differ from run to run."""
+    if isinstance(message, messages.Failed):
+        return message.kind.encode()
+    return messages.encode(message)
+
+
+def quick(settings: Settings = SMALL, **changes: object) -> Settings:
+    """Return settings with some numbers changed."""
+    return replace(settings, **changes)  # type: ignore[arg-type]

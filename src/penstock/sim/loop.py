@@ -1,0 +1,81 @@
+"""The virtual clock and the one queue of events that everything simulated shares.
+
+Events run one at a time, in the order of their times; equal seeds give equal traces. Reads no real clock, starts no thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+
+START_S = 1_700_000_000.0
+"""Wall time at which every simulation begins."""
+
+
+class Loop:
+    """A deterministic event queue.
+
+    Args:
+        seed: of every delay and choice drawn from `rng`.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.now = 0.0
+        self.events = 0
+        self.recent: list[str] = []
+        """The last lines of the trace, for a person who reads a failure."""
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def clock(self) -> float:
+        """Return virtual seconds since the beginning."""
+        return self.now
+
+    def wall(self) -> float:
+        """Return virtual wall time."""
+        return START_S + self.now
+
+    def at(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Run `call` after `delay_s` virtual seconds."""
+        heapq.heappush(self._queue, (self.now + delay_s, next(self._order), call))
+
+    def between(self, low_s: float, high_s: float) -> float:
+        """Draw a delay."""
+        return self.rng.uniform(low_s, high_s)
+
+    def run_one(self) -> bool:
+        """Run the next event; False when there is none."""
+        if not self._queue:
+            return False
+        when, _, call = heapq.heappop(self._queue)
+        self.now = max(self.now, when)
+        self.events += 1
+        call()
+        return True
+
+    def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
+        """Run events until `done`, or for `limit_s` virtual seconds; return whether it is done."""
+        deadline = self.now + limit_s
+        while not done():
+            if not self._queue or self._queue[0][0] > deadline:
+                self.now = max(self.now, deadline)
+                return done()
+            self.run_one()
+        return True
+
+    def note(self, what: str, data: bytes = b"") -> None:
+        """Add a line to the trace."""
+        line = f"{self.now:.6f} {what}"
+        self._hash.update(line.encode() + b"\0" + data)
+        self.recent.append(line)
+        if len(self.recent) > 400:
+            del self.recent[:200]
+
+    def trace(self) -> str:
+        """Return the hash of everything noted so far."""
+        return self._hash.copy().hexdigest()

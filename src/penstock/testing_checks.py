@@ -1,0 +1,481 @@
+"""Checks a whole run from its checkpoint: is the committed schedule free of gaps and overlaps?
+
+Needs a run with the setting `retain_all`. `read_line` collects the records of the reachable line through all
+generations; `check_schedule` looks at them alone, with arithmetic of its own. `penstock.testing_replay` then
+proves that state and outputs follow from the schedule. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.dataplane import paths, recordlog, records
+from penstock.dataplane.chains import Chains
+from penstock.dataplane.channel import read_segment
+from penstock.dataplane.disk import Disk, PosixDisk
+from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.records import Base, Position, Record, Segment, TaskPart, unpack_u16, unpack_u32
+from penstock.dataplane.state.protocol import I64
+
+Channel = tuple[int, str]
+"""Edge and producer chain."""
+FIRST = Position(1, 0)
+
+
+class CheckFailure(AssertionError):
+    """What a run committed is wrong; the message has one line per fault."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        shown = [*faults[:20], *([f"and {len(faults) - 20} more"] if len(faults) > 20 else [])]
+        super().__init__("\n".join(shown))
+        self.faults = list(faults)
+
+
+@dataclass(frozen=True)
+class LinePart:
+    """One log part of the line and those of its records that the next part took over."""
+
+    part: paths.LogPart
+    base: Base
+    records: Sequence[tuple[Record, bytes]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """All that a checkpoint has committed, from its first record on."""
+
+    checkpoint: str
+    parts: Sequence[LinePart]
+    disk: Disk
+
+    def records(self) -> Iterator[Record]:
+        """Yield all records in the order in which they were committed."""
+        for part in self.parts:
+            for record, _ in part.records:
+                yield record
+
+    def of(self, chain: str) -> list[Record]:
+        """Return the records of one chain."""
+        return [record for record in self.records() if record.chain == chain]
+
+
+def read_line(checkpoint: str, disk: Disk | None = None) -> Line:
+    """Read the reachable line of records, from the first one to the newest.
+
+    A driver takes over a prefix of what its predecessor's part held; what an older driver appended behind
+    that, or a part it began after it had lost the checkpoint, is not reachable.
+
+    Raises:
+        CheckFailure: a base follows from no earlier part, or parts are missing because `retain_all` was off.
+        CorruptFileError: names a damaged file.
+    """
+    disk = disk or PosixDisk()
+    found = map(paths.parse_log, disk.list(paths.logs(checkpoint)))
+    read = [recordlog.read_part(disk, checkpoint, part) for part in sorted(p for p in found if p is not None)]
+    line: list[LinePart] = []
+    wanted: dict[str, bytes] | None = None
+    for tail in reversed(read):
+        assert tail.base is not None and tail.part is not None
+        kept = list(tail.records) if wanted is None else _prefix(tail.base, tail.records, wanted)
+        if kept is None:
+            continue
+        line.append(LinePart(tail.part, tail.base, kept))
+        wanted = _heads(tail.base)
+    if wanted is None or any(head != records.NO_HASH for head in wanted.values()):
+        raise CheckFailure(
+            [f"{checkpoint}: no log part leads to the first record; was the run made with retain_all?"]
+        )
+    return Line(checkpoint, line[::-1], disk)
+
+
+def _heads(base: Base) -> dict[str, bytes]:
+    return {chain.chain: chain.hash for chain in base.chains}
+
+
+def _prefix(
+    base: Base, tail: Sequence[tuple[Record, bytes]], wanted: Mapping[str, bytes]
+) -> list[tuple[Record, bytes]] | None:
+    heads = _heads(base)
+    if heads == wanted:
+        return []
+    for number, (record, encoded) in enumerate(tail, 1):
+        heads[record.chain] = records.hash_of(encoded)
+        if heads == wanted:
+            return list(tail[:number])
+    return None
+
+
+def check_schedule(
+    checkpoint: str, program: Program, *, complete: bool = False, disk: Disk | None = None
+) -> Line:
+    """Prove from the records alone that every row was taken in, published and consumed once, in order.
+
+    Args:
+        complete: the run was drained: everything published must have been consumed and every sink epoch done.
+
+    Raises:
+        CheckFailure: says what is wrong, fault by fault.
+    """
+    line = read_line(checkpoint, disk)
+    faults = find_schedule_faults(line, program, complete)
+    if faults:
+        raise CheckFailure(faults)
+    return line
+
+
+def find_schedule_faults(line: Line, program: Program, complete: bool = False) -> list[str]:
+    """Return every fault of the schedule, in words; empty when there is none."""
+    seen = _Schedule(program)
+    for number, part in enumerate(line.parts):
+        if number:
+            seen.check_base(part.base)
+            seen.faults.extend(_fold_faults(program, line.parts[number - 1], part.base))
+        for record, encoded in part.records:
+            seen.add(record, encoded)
+    if complete:
+        seen.check_complete()
+    return seen.faults
+
+
+def _fold_faults(program: Program, before: LinePart, base: Base) -> list[str]:
+    chains = Chains(program)
+    try:
+        chains.load(before.base, before.records)
+    except Exception as error:
+        return [f"part {before.part}: its records do not fold: {error}"]
+    folded = chains.to_base(base.query, base.generation, base.part, base.identity, base.time_us)
+    return [
+        f"part {base.generation}-{base.part}: the base of '{mine.chain}' is not the fold of the last part"
+        for mine, theirs in zip(base.chains, folded.chains, strict=True)
+        if records.encode(_alone(mine)) != records.encode(_alone(theirs))
+    ]
+
+
+def _alone(chain: records.ChainBase) -> Base:
+    return Base(0, "", 0, 0, b"", 0, [chain])
+
+
+class _Consumer:
+    """Where each shard of one stage stands, by the ranges seen so far."""
+
+    def __init__(self, spec: StageSpec) -> None:
+        self.spec = spec
+        self.at: dict[Channel, list[Position]] = {
+            (given.edge, given.producer): [FIRST] * spec.shards for given in spec.inputs
+        }
+        self.versions = [0] * spec.shards
+        self.digests = [bytes(16)] * spec.shards
+
+
+class _Schedule:
+    """Folds records one by one and notes every fault. Uses none of the engine's arithmetic."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.faults: list[str] = []
+        self.heads = dict.fromkeys(program.stages, records.NO_HASH)
+        self.epochs = dict.fromkeys(program.stages, 0)
+        self.last: dict[str, Record] = {}
+        self.intents: dict[str, Record] = {}
+        self.offsets = dict.fromkeys(program.stages, 0)
+        self.batches: dict[str, records.Batch] = {}
+        self.published: dict[Channel, dict[int, I64]] = defaultdict(dict)
+        self.consumers = {name: _Consumer(spec) for name, spec in program.stages.items()}
+        self.consumer_of = {given.edge: spec for spec in program.stages.values() for given in spec.inputs}
+
+    def add(self, record: Record, encoded: bytes) -> None:
+        if record.chain not in self.program.stages:
+            self._fault(record, "is of a stage that the topology lacks")
+            return
+        self._check_chain(record, encoded)
+        spec = self.program.stages[record.chain]
+        if spec.kind == "source":
+            self._check_source(record)
+        elif spec.kind == "sink":
+            self._check_sink(record)
+        else:
+            self._check_operator(spec, record)
+        self._publish(spec, record)
+        self.last[record.chain] = record
+
+    def _fault(self, record: Record, what: str) -> None:
+        self.faults.append(f"'{record.chain}' epoch {record.epoch} ({record.kind}) {what}")
+
+    def _check_chain(self, record: Record, encoded: bytes) -> None:
+        chain = record.chain
+        expected = self.epochs[chain] + (0 if record.kind == "done" else 1)
+        if record.epoch != expected:
+            self._fault(record, f"stands where epoch {expected} belongs")
+        if record.previous != self.heads[chain]:
+            self._fault(record, "does not carry the hash of its predecessor")
+        before = self.last.get(chain)
+        if before is not None and record.generation < before.generation:
+            self._fault(record, f"is of generation {record.generation}, after one of {before.generation}")
+        if before is not None and record.generation == before.generation and record.time_us < before.time_us:
+            self._fault(record, "has an earlier epoch time than its predecessor")
+        if len({part.task for part in record.parts}) != len(record.parts):
+            self._fault(record, "has two parts of one task")
+        self.epochs[chain] = record.epoch
+        self.heads[chain] = records.hash_of(encoded)
+
+    def _check_source(self, record: Record) -> None:
+        rows = sum(part.rows_in for part in record.parts)
+        if record.offsets is not None:
+            start, end = record.offsets
+            if start != self.offsets[record.chain]:
+                self._fault(record, f"takes in rows from {start}, not from {self.offsets[record.chain]}")
+            if end - start != rows:
+                self._fault(record, f"takes in {end - start} rows, but its tasks made {rows}")
+            self.offsets[record.chain] = end
+        elif record.batch is not None:
+            known = self.batches.get(record.chain)
+            if (
+                known is not None
+                and known.query == record.batch.query
+                and record.batch.number != known.number + 1
+            ):
+                self._fault(record, f"holds batch {record.batch.number} after batch {known.number}")
+            self.batches[record.chain] = record.batch
+        else:
+            self._fault(record, "names neither offsets nor a batch")
+        for part in record.parts:
+            if part.rows_out != part.rows_in:
+                self._fault(record, f"took in {part.rows_in} rows and put out {part.rows_out}")
+
+    def _check_sink(self, record: Record) -> None:
+        open_intent = self.intents.pop(record.chain, None)
+        if record.kind == "intent":
+            if open_intent is not None:
+                self._fault(record, f"is intended though epoch {open_intent.epoch} is not done")
+            self.intents[record.chain] = record
+        elif record.kind == "done":
+            if open_intent is None or open_intent.epoch != record.epoch:
+                self._fault(record, "is done but was not intended")
+            else:
+                self._consume(self.consumers[record.chain], open_intent)
+        else:
+            self._fault(record, "is no legal kind of a sink")
+
+    def _check_operator(self, spec: StageSpec, record: Record) -> None:
+        if record.kind != "epoch":
+            self._fault(record, "is no legal kind of an operator")
+        consumer = self.consumers[spec.name]
+        for part in record.parts:
+            self._check_snapshots(consumer, record, part)
+        rows = self._consume(consumer, record)
+        owner: dict[int, int] = {}
+        for part in record.parts:
+            for shard in unpack_u16(part.shards).tolist():
+                if shard in owner:
+                    self._fault(record, f"has shard {shard} in two tasks")
+                owner[shard] = part.task
+            mine = sum(rows.get(shard, 0) for shard in unpack_u16(part.shards).tolist())
+            if mine != part.rows_in:
+                self._fault(record, f"task {part.task} worked on {part.rows_in} rows, its ranges hold {mine}")
+            self._check_changes(consumer, record, part, rows)
+        for shard, count in rows.items():
+            if count and shard not in owner:
+                self._fault(record, f"consumes {count} rows of shard {shard}, which no task worked on")
+
+    def _check_snapshots(self, consumer: _Consumer, record: Record, part: TaskPart) -> None:
+        for snapshot in part.snapshots:
+            known = consumer.versions[snapshot.shard], consumer.digests[snapshot.shard]
+            if (snapshot.version, snapshot.digest) != known:
+                self._fault(
+                    record, f"has a snapshot of shard {snapshot.shard} with another version or digest"
+                )
+
+    def _check_changes(
+        self, consumer: _Consumer, record: Record, part: TaskPart, rows: Mapping[int, int]
+    ) -> None:
+        changed = unpack_u16(part.changed).tolist()
+        if (part.delta is not None) != bool(changed):
+            self._fault(record, f"task {part.task} has a delta without changes, or changes without a delta")
+        if len(part.digests) != 16 * len(changed) or changed != sorted(set(changed)):
+            self._fault(record, f"task {part.task} lists changed shards and digests that do not fit")
+            return
+        for number, shard in enumerate(changed):
+            if not rows.get(shard, 0):
+                self._fault(record, f"changes shard {shard}, which had no rows")
+            if consumer.versions[shard] >= record.epoch:
+                self._fault(record, f"changes shard {shard} twice")
+            consumer.versions[shard] = record.epoch
+            consumer.digests[shard] = part.digests[16 * number : 16 * number + 16]
+
+    def _consume(self, consumer: _Consumer, record: Record) -> dict[int, int]:
+        """Move the shards of a record along its ranges; return the rows of each."""
+        rows: dict[int, int] = {}
+        for group in record.groups:
+            channels = [(taken.edge, taken.chain) for taken in group.ranges]
+            if sorted(channels) != sorted(consumer.at):
+                self._fault(record, f"has ranges on {channels}, not on {list(consumer.at)}")
+                continue
+            shards = unpack_u16(group.shards).tolist()
+            for shard in shards:
+                if shard in rows:
+                    self._fault(record, f"takes shard {shard} twice")
+                rows[shard] = 0
+            for taken in group.ranges:
+                self._move(consumer, record, shards, taken, rows)
+        return rows
+
+    def _move(
+        self,
+        consumer: _Consumer,
+        record: Record,
+        shards: list[int],
+        taken: records.Range,
+        rows: dict[int, int],
+    ) -> None:
+        channel = (taken.edge, taken.chain)
+        at = consumer.at[channel]
+        top = self.epochs[taken.chain]
+        if taken.end < taken.start:
+            self._fault(record, f"has a range that ends before it starts ({taken.start} to {taken.end})")
+        if taken.end.epoch > top + 1 or (taken.end.epoch == top + 1 and taken.end.row):
+            self._fault(
+                record, f"consumes '{taken.chain}' up to {taken.end}, which has committed epoch {top} only"
+            )
+        for shard in shards:
+            if at[shard] != taken.start:
+                word = "again" if taken.start < at[shard] else "leaving a gap"
+                self._fault(
+                    record,
+                    f"shard {shard} consumes '{taken.chain}' from {taken.start}, {word}: it is at {at[shard]}",
+                )
+            at[shard] = taken.end
+        for epoch, counts in self.published[channel].items():
+            if taken.start.epoch <= epoch <= taken.end.epoch:
+                low = taken.start.row if epoch == taken.start.epoch else 0
+                high = taken.end.row if epoch == taken.end.epoch else None
+                for shard in shards:
+                    count = int(counts[shard])
+                    rows[shard] += max(0, (count if high is None else min(high, count)) - low)
+
+    def _publish(self, spec: StageSpec, record: Record) -> None:
+        for edge in spec.edges:
+            found = [
+                segment for part in record.parts for segment in part.segments if segment.edge == edge.edge
+            ]
+            self._check_segments(record, edge.edge, found)
+            for part in record.parts:
+                held = sum(segment.rows for segment in part.segments if segment.edge == edge.edge)
+                if held != part.rows_out:
+                    self._fault(
+                        record,
+                        f"task {part.task} put out {part.rows_out} rows and published {held} on edge {edge.edge}",
+                    )
+            shards = self.consumer_of[edge.edge].shards
+            counts = [
+                unpack_u32(s.shard_rows).astype(np.int64) for s in found if len(s.shard_rows) == 4 * shards
+            ]
+            if counts:
+                self.published[(edge.edge, spec.name)][record.epoch] = np.sum(counts, axis=0)
+
+    def _check_segments(self, record: Record, edge: int, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            shards = self.consumer_of[edge].shards
+            if (
+                len(segment.shard_rows) != 4 * shards
+                or int(unpack_u32(segment.shard_rows).sum()) != segment.rows
+            ):
+                self._fault(
+                    record,
+                    f"has a segment on edge {edge} whose rows per shard do not add up to {segment.rows}",
+                )
+
+    def check_base(self, base: Base) -> None:
+        """A base restates what the records before it said."""
+        for chain in base.chains:
+            consumer = self.consumers[chain.chain]
+            where = f"part {base.generation}-{base.part}: the base of '{chain.chain}'"
+            if (chain.epoch, chain.hash) != (self.epochs[chain.chain], self.heads[chain.chain]):
+                self.faults.append(
+                    f"{where} stands at epoch {chain.epoch}, the records at {self.epochs[chain.chain]}"
+                )
+            if chain.offset != self.offsets[chain.chain]:
+                self.faults.append(
+                    f"{where} has offset {chain.offset}, the records {self.offsets[chain.chain]}"
+                )
+            if np.frombuffer(chain.versions, "<u8").tolist() != consumer.versions:
+                self.faults.append(f"{where} has other versions than the records")
+            if chain.digests != b"".join(consumer.digests):
+                self.faults.append(f"{where} has other digests than the records")
+            placed = {
+                (taken.edge, taken.chain, shard): taken.end
+                for group in chain.groups
+                for taken in group.ranges
+                for shard in unpack_u16(group.shards).tolist()
+            }
+            stands = {
+                (*channel, shard): at for channel, ats in consumer.at.items() for shard, at in enumerate(ats)
+            }
+            if placed != stands:
+                self.faults.append(f"{where} has other positions than the records")
+
+    def check_complete(self) -> None:
+        for name, consumer in self.consumers.items():
+            if name in self.intents:
+                self.faults.append(f"'{name}' epoch {self.intents[name].epoch} was intended and is not done")
+            for channel, ats in consumer.at.items():
+                for epoch, counts in self.published[channel].items():
+                    for shard in np.flatnonzero(counts).tolist():
+                        at = ats[shard]
+                        left = counts[shard] - (at.row if at.epoch == epoch else 0)
+                        if at.epoch <= epoch and left > 0:
+                            self.faults.append(
+                                f"'{name}' shard {shard} has not consumed {left} rows of '{channel[1]}' epoch {epoch}"
+                            )
+
+
+# -- what does not depend on where epochs begin and end: for a free-running reference or another engine ------
+
+
+def output_rows(line: Line, program: Program, stage: str) -> pa.Table:
+    """Return all rows that a stage put out, in the order it published them."""
+    spec = program.stages[stage]
+    edge = spec.edges[0].edge
+    found = [
+        read_segment(line.disk, line.checkpoint, segment.extent, spec.schema).batch
+        for record in line.of(stage)
+        for part in record.parts
+        for segment in part.segments
+        if segment.edge == edge
+    ]
+    return pa.Table.from_batches(found, spec.schema)
+
+
+def last_per_key(rows: pa.Table, keys: Sequence[str]) -> dict[tuple[object, ...], dict[str, object]]:
+    """Return the last row of each key."""
+    return {tuple(row[name] for name in keys): row for row in rows.to_pylist()}
+
+
+def row_counts(rows: pa.Table) -> dict[tuple[object, ...], int]:
+    """Return how often each row occurs, whatever the order."""
+    counted: dict[tuple[object, ...], int] = defaultdict(int)
+    for row in rows.to_pylist():
+        counted[tuple(row.values())] += 1
+    return dict(counted)
+
+
+def rows_by_key(rows: pa.Table, keys: Sequence[str]) -> dict[tuple[object, ...], list[dict[str, object]]]:
+    """Return the rows of each key in order: what a row-wise operator puts out does not depend on epochs."""
+    found: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
+    for row in rows.to_pylist():
+        found[tuple(row[name] for name in keys)].append(row)
+    return dict(found)
+
+
+def operator_digest(line: Line, program: Program, operator: str) -> bytes:
+    """Return the digest of an operator's whole state: the sum over its shards, which no routing changes."""
+    digests = np.zeros((program.stages[operator].shards, 2), np.uint64)
+    for record in line.of(operator):
+        for part in record.parts:
+            digests[unpack_u16(part.changed)] = np.frombuffer(part.digests, "<u8").reshape(-1, 2)
+    total: bytes = digests.sum(axis=0, dtype=np.uint64).astype("<u8").tobytes()
+    return total
