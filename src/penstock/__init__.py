@@ -1,4 +1,5 @@
-"""Penstock: elastic, stateful stream processing on Spark, written in Python. The public names, and nothing else."""
+"""Penstock: elastic, stateful stream processing on Spark, written in Python. The public names, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def from_dataframe(dataframe: Any, *, name: str = "source", stamp: str | None = 
     Args:
         dataframe: any streaming DataFrame of Spark Classic.
         name: of the source; it is part of the checkpoint's identity.
-        stamp: column with the producer's time stamp (a timestamp, or microseconds since 1970), for latency figures.
+        stamp: column with the producer's time stamp (a timestamp, or microseconds since 1970), for latency
+            figures.
     """
     from penstock.spark.dataframes import stream_of
 

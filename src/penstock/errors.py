@@ -1,4 +1,5 @@
-"""Every error a user can meet. Each message is one sentence that names the operator, column or file and the fix.
+"""Every error a user can meet. Each message is one sentence that names the operator, column or file and the
+fix.
 
 Nothing here imports the engine, so that declaration, driver and task code can raise the same classes.
 """
@@ -15,7 +16,8 @@ class DeclarationError(PenstockError):
 
 
 class SessionError(PenstockError):
-    """The SparkSession cannot carry leases: wrong flavour, stopped, too few slots, or a conflicting setting."""
+    """The SparkSession cannot carry leases: wrong flavour, stopped, too few slots, or a conflicting
+    setting."""
 
 
 class CheckpointError(PenstockError):
@@ -23,11 +25,13 @@ class CheckpointError(PenstockError):
 
 
 class CorruptFileError(CheckpointError):
-    """A file does not hold what a record says it holds; the message names the file. Nothing was overwritten."""
+    """A file does not hold what a record says it holds; the message names the file. Nothing was
+    overwritten."""
 
 
 class FencedError(PenstockError):
-    """Another driver took the checkpoint over; the message names the winner. This query wrote nothing after that."""
+    """Another driver took the checkpoint over; the message names the winner. This query wrote nothing after
+    that."""
 
 
 class StorageError(PenstockError):

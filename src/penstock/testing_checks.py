@@ -368,7 +368,7 @@ class _Schedule:
                 if held != part.rows_out:
                     self._fault(
                         record,
-                        f"task {part.task} put out {part.rows_out} rows and published {held} on edge {edge.edge}",
+                        f"task {part.task} put out {part.rows_out} rows, {held} of them on edge {edge.edge}",
                     )
             shards = self.consumer_of[edge.edge].shards
             counts = [
@@ -429,7 +429,7 @@ class _Schedule:
                         left = counts[shard] - (at.row if at.epoch == epoch else 0)
                         if at.epoch <= epoch and left > 0:
                             self.faults.append(
-                                f"'{name}' shard {shard} has not consumed {left} rows of '{channel[1]}' epoch {epoch}"
+                                f"'{name}' shard {shard} left {left} rows of '{channel[1]}' epoch {epoch}"
                             )
 
 

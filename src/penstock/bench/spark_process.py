@@ -42,7 +42,7 @@ class SparkPeer:
     def __init__(self, cores: int = 2, heap: str = "8g", partitions: int = 2) -> None:
         self._arguments = {"cores": cores, "heap": heap, "partitions": partitions}
         self._process: subprocess.Popen[bytes] | None = None
-        self._noise = tempfile.TemporaryFile()
+        self._noise = -1
         self._buffer = b""
         self.java = "unknown"
 
@@ -51,12 +51,14 @@ class SparkPeer:
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         # Spark's Python workers must find this package wherever the bench is started from.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        self._noise, path = tempfile.mkstemp(prefix="penstock-bench-")
+        os.unlink(path)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.bench.spark_process", str(self._noise.fileno())],
+            [sys.executable, "-m", "penstock.bench.spark_process", str(self._noise)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            pass_fds=[self._noise.fileno()],
+            pass_fds=[self._noise],
         )
         try:
             self.java = self._call("session", self._arguments, str, START_TIMEOUT_S)
@@ -192,11 +194,12 @@ class SparkPeer:
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
-        self._noise.close()
+        os.close(self._noise)
 
     def _ended(self, moment: str) -> PeerProcessError:
-        self._noise.seek(max(0, os.fstat(self._noise.fileno()).st_size - 1000))
-        last = self._noise.read().decode(errors="replace").strip()
+        # Not a seek: the child writes through the same position.
+        end = os.fstat(self._noise).st_size
+        last = os.pread(self._noise, 1000, max(0, end - 1000)).decode(errors="replace").strip()
         return PeerProcessError(f"the process of plain Spark ended {moment}; its last words: {last}")
 
 

@@ -32,6 +32,8 @@ class Tally:
     def __init__(self) -> None:
         self._newest = np.zeros((STOCKS, len(COUNTED)), np.int64)
         self._seen = np.zeros(STOCKS, np.bool_)
+        self.rows = 0
+        """Rows that the sink brought so far."""
 
     def fold(self, table: pa.Table) -> None:
         """Take in what one sink epoch brought."""
@@ -42,6 +44,7 @@ class Tally:
         newest = len(stock) - 1 - at
         self._newest[stock[newest]] = rows[newest]
         self._seen[stock] = True
+        self.rows += table.num_rows
 
     def total(self, name: str) -> int:
         return int(self._newest[:, COUNTED.index(name)].sum())
@@ -113,7 +116,6 @@ def read_progress(
     """
     found = progress or {}
     sources = list(found.get("sources", {}).values())
-    out_rows = sum(int(_number(sink, "rowsIn")) for sink in found.get("sinks", {}).values())
     epochs_before = {one.name: one.epochs for one in earlier.operators} if earlier else {}
     span_s = elapsed_s - earlier.elapsed_s if earlier else 0.0
     return Reading(
@@ -122,8 +124,8 @@ def read_progress(
         limit=limit,
         in_per_s=sum(_number(source, "rowsPerSecond") for source in sources),
         behind=sum(int(_number(source, "behindRows")) for source in sources),
-        out_rows=out_rows,
-        out_per_s=_rate(out_rows, earlier.out_rows if earlier else None, span_s),
+        out_rows=tally.rows,
+        out_per_s=_rate(tally.rows, earlier.out_rows if earlier else None, span_s),
         operators=tuple(
             _operator(name, facts, epochs_before.get(name), span_s)
             for name, facts in found.get("operators", {}).items()

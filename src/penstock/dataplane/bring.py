@@ -1,7 +1,9 @@
-"""`bring`: makes the state of shards present on a node, for migration, retry and recovery alike. Never inside an epoch.
+"""`bring`: makes the state of shards present on a node, for migration, retry and recovery alike. Never inside
+an epoch.
 
-Tries, in order: the environment handed over on this node, brought forward by later deltas; the last snapshot plus deltas; nothing at all for a
-shard that was never written. It accepts nothing whose version and digest differ from what the committed chain says.
+Tries, in order: the environment handed over on this node, brought forward by later deltas; the last snapshot
+plus deltas; nothing at all for a shard that was never written. It accepts nothing whose version and digest
+differ from what the committed chain says.
 """
 
 from __future__ import annotations
@@ -40,9 +42,16 @@ def bring_shards(
 
 
 def _take_local(
-    state: TaskState, wanted: BringShard, deltas: Iterable[DeltaFrame], disk: Disk, checkpoint: str, node_dir: str
+    state: TaskState,
+    wanted: BringShard,
+    deltas: Iterable[DeltaFrame],
+    disk: Disk,
+    checkpoint: str,
+    node_dir: str,
 ) -> bool:
-    if wanted.local is None or not state.open(wanted.shard, f"{node_dir}/{wanted.local}", wanted.local_version):
+    if wanted.local is None or not state.open(
+        wanted.shard, f"{node_dir}/{wanted.local}", wanted.local_version
+    ):
         return False
     behind = {wanted.shard: wanted.local_version}
     if wanted.local_version < wanted.version:
@@ -77,7 +86,12 @@ def _rebuild(
 
 
 def _apply_deltas(
-    state: TaskState, have: dict[int, int], goal: dict[int, int], deltas: Iterable[DeltaFrame], disk: Disk, checkpoint: str
+    state: TaskState,
+    have: dict[int, int],
+    goal: dict[int, int],
+    deltas: Iterable[DeltaFrame],
+    disk: Disk,
+    checkpoint: str,
 ) -> set[int]:
     """Fold in every delta later than what each shard has; return the shards that got any."""
     touched: set[int] = set()
@@ -90,7 +104,10 @@ def _apply_deltas(
         entries = read_entries(disk, checkpoint, frame.extent, FrameKind.DELTA)
         for shard, start, count in runs(np.asarray(entries.column("shard"))):
             if shard in goal and have[shard] < frame.epoch <= goal[shard]:
-                keys, values = entries.column("key").slice(start, count), entries.column("value").slice(start, count)
+                keys, values = (
+                    entries.column("key").slice(start, count),
+                    entries.column("value").slice(start, count),
+                )
                 state.apply(shard, frame.epoch, keys, values)
                 have[shard] = frame.epoch
                 touched.add(shard)

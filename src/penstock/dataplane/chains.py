@@ -1,7 +1,8 @@
-"""What the committed records add up to: positions, versions, digests, snapshots and unconsumed segments of every chain.
+"""What the committed records add up to: positions, versions, digests, snapshots and unconsumed segments of
+every chain.
 
-A pure function of the log: the live driver and start-up apply records through the same code. Nothing here starts work, and nothing that is not
-durable is ever applied.
+A pure function of the log: the live driver and start-up apply records through the same code. Nothing here
+starts work, and nothing that is not durable is ever applied.
 """
 
 from __future__ import annotations
@@ -13,9 +14,27 @@ import msgspec
 import numpy as np
 
 from penstock.dataplane import paths, records
-from penstock.dataplane.positions import START, ChannelKey, PieceTaken, PublishedRows, ShardGroup, advance, oldest
+from penstock.dataplane.positions import (
+    START,
+    ChannelKey,
+    PieceTaken,
+    PublishedRows,
+    ShardGroup,
+    advance,
+    oldest,
+)
 from penstock.dataplane.program import Program, StageSpec
-from penstock.dataplane.records import Base, ChainBase, DeltaFrame, EdgeBase, Group, Position, Published, Range, Record
+from penstock.dataplane.records import (
+    Base,
+    ChainBase,
+    DeltaFrame,
+    EdgeBase,
+    Group,
+    Position,
+    Published,
+    Range,
+    Record,
+)
 from penstock.dataplane.state.protocol import U16, U64
 from penstock.errors import CorruptFileError
 
@@ -80,7 +99,8 @@ class Chain:
 
     def _advance(self, groups: Iterable[Group]) -> None:
         moved = [
-            (records.unpack_u16(group.shards), {ChannelKey(r.edge, r.chain): r.end for r in group.ranges}) for group in groups
+            (records.unpack_u16(group.shards), {ChannelKey(r.edge, r.chain): r.end for r in group.ranges})
+            for group in groups
         ]
         if moved:
             self.groups = advance(self.groups, moved)
@@ -161,7 +181,8 @@ class Chain:
         self.epoch, self.hash = base.epoch, base.hash
         self.groups = [
             ShardGroup(
-                records.unpack_u16(group.shards), {ChannelKey(taken.edge, taken.chain): taken.end for taken in group.ranges}
+                records.unpack_u16(group.shards),
+                {ChannelKey(taken.edge, taken.chain): taken.end for taken in group.ranges},
             )
             for group in base.groups
         ]
@@ -179,7 +200,9 @@ class Chain:
     def live_files(self) -> set[str]:
         """Names of all data files that this chain still needs."""
         live = {frame.extent.file for frame in self.deltas}
-        live.update(snapshot.extent.file for snapshot in self.snapshots.values() if snapshot.extent is not None)
+        live.update(
+            snapshot.extent.file for snapshot in self.snapshots.values() if snapshot.extent is not None
+        )
         for queue in self.out.values():
             live.update(segment.extent.file for item in queue for segment in item.published.segments)
         return live
@@ -212,11 +235,13 @@ class Chains:
     def waiting(self, chain: Chain) -> Mapping[ChannelKey, deque[PublishedRows]]:
         """Return what is published for a stage and not consumed by all of its shards."""
         return {
-            ChannelKey(given.edge, given.producer): self.by_name[given.producer].out[given.edge] for given in chain.spec.inputs
+            ChannelKey(given.edge, given.producer): self.by_name[given.producer].out[given.edge]
+            for given in chain.spec.inputs
         }
 
     def resolve(self, chain: Chain, groups: Iterable[Group]) -> list[PieceTaken]:
-        """Return the pieces that recorded ranges stand for; they are retained until the chain moves past them."""
+        """Return the pieces that recorded ranges stand for; they are retained until the chain moves past
+        them."""
         pieces: list[PieceTaken] = []
         for group in groups:
             for taken in group.ranges:
@@ -229,7 +254,9 @@ class Chains:
         return pieces
 
     def waiting_bytes(self) -> int:
-        return sum(item.bytes for chain in self.by_name.values() for queue in chain.out.values() for item in queue)
+        return sum(
+            item.bytes for chain in self.by_name.values() for queue in chain.out.values() for item in queue
+        )
 
     def live_files(self) -> set[str]:
         return set().union(*(chain.live_files() for chain in self.by_name.values()))
@@ -250,11 +277,13 @@ class Chains:
 def due_snapshots(chain: Chain, candidates: U16, retain_bytes: int, max_epochs: int, min_bytes: int) -> U16:
     """Return the candidate shards whose deltas should be replaced by a snapshot, longest overdue first.
 
-    A shard is due when its deltas outweigh its last snapshot, or when they pin more of the channel's files, or more epochs, than is
-    to be kept.
+    A shard is due when its deltas outweigh its last snapshot, or when they pin more of the channel's files,
+    or more epochs, than is to be kept.
     """
     dirty = chain.dirty_since[candidates].astype(np.int64)
-    heavy = chain.delta_bytes[candidates] >= np.maximum(chain.snapshot_bytes[candidates], np.uint64(min_bytes))
+    heavy = chain.delta_bytes[candidates] >= np.maximum(
+        chain.snapshot_bytes[candidates], np.uint64(min_bytes)
+    )
     pinning = chain.written - chain.written_at_dirty[candidates].astype(np.int64) > retain_bytes
     old = chain.epoch - dirty > max_epochs
     due = (dirty > 0) & (heavy | pinning | old)
@@ -263,10 +292,12 @@ def due_snapshots(chain: Chain, candidates: U16, retain_bytes: int, max_epochs: 
 
 
 def complete_snapshots(chain: Chain, part: records.TaskPart) -> records.TaskPart:
-    """Fill in what the driver knows of the snapshots a task wrote: version and digest as of the last commit."""
+    """Fill in what the driver knows of the snapshots a task wrote: version and digest as of the last
+    commit."""
     if not part.snapshots:
         return part
     filled = [
-        msgspec.structs.replace(s, version=int(chain.versions[s.shard]), digest=chain.digest(s.shard)) for s in part.snapshots
+        msgspec.structs.replace(s, version=int(chain.versions[s.shard]), digest=chain.digest(s.shard))
+        for s in part.snapshots
     ]
     return msgspec.structs.replace(part, snapshots=filled)

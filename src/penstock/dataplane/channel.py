@@ -1,7 +1,8 @@
 """Segments: how rows travel between operators, durable and replayable.
 
-A producer sorts its rows by the consumer's shard and writes them once; it never learns where a shard runs. A consumer reads slices of its
-own shards. Data files only grow and are shared by many frames; a record names each frame by extent and CRC.
+A producer sorts its rows by the consumer's shard and writes them once; it never learns where a shard runs. A
+consumer reads slices of its own shards. Data files only grow and are shared by many frames; a record names
+each frame by extent and CRC.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _HEAD = struct.Struct("<III4x")  # shards, rows, bytes of shard_rows; keeps the 
 
 @dataclass(frozen=True)
 class EdgeSpec:
-    """How rows of one edge are dealt: by hash of the consumer's key columns, or all to the one shard of an unkeyed consumer."""
+    """How rows of one edge are dealt: by hash of the consumer's key columns, or all to the one shard of an
+    unkeyed consumer."""
 
     edge: int
     keys: tuple[str, ...]
@@ -39,7 +41,15 @@ class EdgeSpec:
 class DataWriter:
     """Appends frames to a rolling data file of one writer; `sync` makes all of them durable at once."""
 
-    def __init__(self, disk: Disk, checkpoint: str, generation: int, writer: str, kind: str, roll_bytes: int = ROLL_BYTES) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        checkpoint: str,
+        generation: int,
+        writer: str,
+        kind: str,
+        roll_bytes: int = ROLL_BYTES,
+    ) -> None:
         self._disk = disk
         self._checkpoint = checkpoint
         self._generation = generation
@@ -79,7 +89,9 @@ class DataWriter:
     def _open(self) -> AppendFile:
         if self._file is None:
             self._number += 1
-            self._name = paths.data_name(paths.DataFile(self._generation, self._writer, self._number, self._kind))
+            self._name = paths.data_name(
+                paths.DataFile(self._generation, self._writer, self._number, self._kind)
+            )
             self._file = self._disk.open_append(paths.data_file(self._checkpoint, self._name))
         return self._file
 
@@ -94,12 +106,17 @@ def read_frame(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -> 
     try:
         data = disk.read(path, extent.offset, extent.length)
     except FileNotFoundError as error:
-        raise CorruptFileError(f"{path} is gone though a record names it; restore the file from a copy.") from error
+        raise CorruptFileError(
+            f"{path} is gone though a record names it; restore the file from a copy."
+        ) from error
     return decode_frame(data, kind, path, extent.offset, expected_crc=extent.crc)
 
 
-def write_segment(writer: DataWriter, spec: EdgeSpec, rows: pa.Table, schema: pa.Schema, operator: str) -> Segment | None:
-    """Deal rows of `schema` to the consumer's shards and append them as one frame; None when there are none."""
+def write_segment(
+    writer: DataWriter, spec: EdgeSpec, rows: pa.Table, schema: pa.Schema, operator: str
+) -> Segment | None:
+    """Deal rows of `schema` to the consumer's shards and append them as one frame; None when there are
+    none."""
     if rows.num_rows == 0:
         return None
     counts, batch = deal_rows(spec, rows, operator)
@@ -125,7 +142,9 @@ def _one_batch(rows: pa.Table) -> pa.RecordBatch:
     """The rows as one batch whose buffers hold nothing else (a slice would serialise with its offset)."""
     if rows.num_columns == 0:
         return pa.RecordBatch.from_pylist([{}] * rows.num_rows, schema=rows.schema)
-    arrays = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in rows.columns]
+    arrays = [
+        column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in rows.columns
+    ]
     arrays = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for array in arrays]
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
@@ -152,9 +171,13 @@ def read_segment(disk: Disk, checkpoint: str, extent: Extent, schema: pa.Schema)
         batch = pa.ipc.read_record_batch(body, schema)
     except pa.ArrowException as error:
         path = paths.data_file(checkpoint, extent.file)
-        raise CorruptFileError(f"{path} holds rows of another schema at offset {extent.offset} ({error}).") from error
+        raise CorruptFileError(
+            f"{path} holds rows of another schema at offset {extent.offset} ({error})."
+        ) from error
     if batch.num_rows != rows:
-        raise CorruptFileError(f"{paths.data_file(checkpoint, extent.file)} holds {batch.num_rows} rows, not {rows}.")
+        raise CorruptFileError(
+            f"{paths.data_file(checkpoint, extent.file)} holds {batch.num_rows} rows, not {rows}."
+        )
     return SegmentRows(counts, batch)
 
 
@@ -168,7 +191,8 @@ class Slice:
 
 
 def slice_pieces(segments: Sequence[SegmentRows], wanted: U16, start: int, end: int) -> list[Slice]:
-    """Return the rows [start, end) of each wanted shard's slice, where a slice runs through all segments in task order.
+    """Return the rows [start, end) of each wanted shard's slice, where a slice runs through all segments in
+    task order.
 
     Args:
         segments: of one producer epoch, in task order.
@@ -219,5 +243,3 @@ def read_entries(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -
     except pa.ArrowException as error:
         path = paths.data_file(checkpoint, extent.file)
         raise CorruptFileError(f"{path} holds no entries at offset {extent.offset} ({error}).") from error
-
-

@@ -1,7 +1,7 @@
 """Which data files may go. Planned whole before the first deletion; pure.
 
-The listing must be older than the set of live files: a file that appears in between is not in the listing, and one that was listed and then committed
-is in the set.
+The listing must be older than the set of live files: a file that appears in between is not in the listing,
+and one that was listed and then committed is in the set.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ from penstock.dataplane.disk import is_temp
 
 
 def plan_cleanup(
-    listed: Sequence[str], live: Collection[str], leases: Collection[str], batches: Collection[str], generation: int
+    listed: Sequence[str],
+    live: Collection[str],
+    leases: Collection[str],
+    batches: Collection[str],
+    generation: int,
 ) -> list[str]:
     """Return the listed data files that nothing needs and nobody is writing.
 
-    Kept: live files; files of a higher generation; of each lease at work in this generation, the newest file of each kind, since its last frames
-    may be named by a record that is on its way; of each batch being written, every file; names we did not give.
+    Kept: live files; files of a higher generation; of each lease at work in this generation, the newest file
+    of each kind, since its last frames may be named by a record that is on its way; of each batch being
+    written, every file; names we did not give.
 
     Args:
         leases: names of the leases held now.
         batches: prefixes (up to the underscore) of the writers of batches under way.
     """
-    parsed = {name: file for name in listed if not is_temp(name) and (file := paths.parse_data(name)) is not None}
+    parsed = {
+        name: file for name in listed if not is_temp(name) and (file := paths.parse_data(name)) is not None
+    }
     newest: dict[tuple[str, str], int] = {}
     for file in parsed.values():
         if file.generation == generation and file.writer in leases:

@@ -1,7 +1,7 @@
 """When Python's cycle collector runs in a task: between the steps of an epoch, never inside one.
 
-Rows and decoded state are many small objects without cycles. Left on, the collector walks all of them again and
-again while they are made, which costs more than making them.
+Rows and decoded state are many small objects without cycles. Left on, the collector walks all of them again
+and again while they are made, which costs more than making them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def collector_off() -> Iterator[None]:
 def relax_collector() -> None:
     """Let the collector run seldom in this process; for the start of a lease.
 
-    The thresholds count objects made and not freed. A task in a steady state frees what it makes, so that only cycles
-    and growing state add up to a collection.
+    The thresholds count objects made and not freed. A task in a steady state frees what it makes, so that
+    only cycles and growing state add up to a collection.
     """
     gc.set_threshold(200_000, 20, 20)

@@ -1,4 +1,5 @@
-"""Turns a declared topology into the program that tasks run: stages, edges, logic. Pure; names every conflict it finds."""
+"""Turns a declared topology into the program that tasks run: stages, edges, logic. Pure; names every conflict
+it finds."""
 
 from __future__ import annotations
 
@@ -29,8 +30,13 @@ def compile_program(node: Node, *, tasks: int, memory_bytes: int) -> Program:
     consumers = {one.name: one for one in nodes}
     for one in nodes:
         stages[one.name] = _stage(one, edges, consumers, tasks)
-    stages[SINK] = StageSpec(SINK, "sink", node.schema, inputs=[InputSpec(edges[(node.name, SINK)], node.name, node.schema)])
-    identity = {name: [spec.kind, str(spec.schema), spec.logic.identity() if spec.logic else None] for name, spec in stages.items()}
+    stages[SINK] = StageSpec(
+        SINK, "sink", node.schema, inputs=[InputSpec(edges[(node.name, SINK)], node.name, node.schema)]
+    )
+    identity = {
+        name: [spec.kind, str(spec.schema), spec.logic.identity() if spec.logic else None]
+        for name, spec in stages.items()
+    }
     code = hashlib.blake2b(json.dumps(identity, sort_keys=True, default=str).encode(), digest_size=8).digest()
     return Program(stages, memory_bytes, code)
 
@@ -41,7 +47,9 @@ def _upstream_first(node: Node) -> list[Node]:
     def visit(one: Node) -> None:
         known = found.get(one.name)
         if known is not None and known is not one:
-            raise DeclarationError(f"two parts of the topology are named '{one.name}'; give one of them another name.")
+            raise DeclarationError(
+                f"two parts of the topology are named '{one.name}'; give one of them another name."
+            )
         if known is None:
             for given in one.inputs:
                 visit(given)
@@ -58,7 +66,9 @@ def _edges(nodes: list[Node], last: Node) -> dict[tuple[str, str], int]:
     return {pair: number for number, pair in enumerate([*pairs, (last.name, SINK)])}
 
 
-def _stage(node: Node, edges: dict[tuple[str, str], int], consumers: dict[str, Node], tasks: int) -> StageSpec:
+def _stage(
+    node: Node, edges: dict[tuple[str, str], int], consumers: dict[str, Node], tasks: int
+) -> StageSpec:
     out = [
         _edge_spec(consumers.get(consumer), number, consumer)
         for (producer, consumer), number in edges.items()
@@ -67,7 +77,12 @@ def _stage(node: Node, edges: dict[tuple[str, str], int], consumers: dict[str, N
     if not node.inputs:
         native = node.kind == "generate"
         return StageSpec(
-            node.name, "source", node.schema, edges=out, generate=node.function if native else None, ingested=not native
+            node.name,
+            "source",
+            node.schema,
+            edges=out,
+            generate=node.function if native else None,
+            ingested=not native,
         )
     return StageSpec(
         node.name,

@@ -1,26 +1,27 @@
-"""The driver's core: which epoch runs when, on which tasks, and what is committed. Events in, calls on a `Shell` out.
+"""The driver's core: which epoch runs when, on which tasks, and what is committed. Events in, calls on a
+`Shell` out.
 
-Owns leases as names, epochs in flight and the order of appends. Opens no file and no socket, reads no clock but the one it is given, never blocks:
-the Spark shell, the in-process harness and the simulator drive the same code. Only what `on_appended` confirmed is ever published.
+Owns leases as names, epochs in flight and the order of appends. Opens no file and no socket, reads no clock
+but the one it is given, never blocks: the Spark shell, the in-process harness and the simulator drive the
+same code. Only what `on_appended` confirmed is ever published.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 import numpy as np
 
 from penstock.dataplane import messages, paths, records
-from penstock.dataplane.chains import Chain, Chains, complete_snapshots, due_snapshots
+from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
 from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.latency import LatencyLog
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.positions import GroupTake, stamps_of, take_epoch
-from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.program import Program
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork, TaskSlot, assign_tasks
 from penstock.dataplane.settings import Settings
@@ -115,7 +116,8 @@ class Engine:
         self._start_base()
 
     def set_arrivals(self, source: str, arrivals: Arrivals) -> None:
-        """Say when the rows of a native source arrive; the schedule begins when everything downstream is ready."""
+        """Say when the rows of a native source arrive; the schedule begins when everything downstream is
+        ready."""
         self._arrivals[source] = arrivals
 
     def set_capacity(self, leases: int) -> None:
@@ -125,7 +127,11 @@ class Engine:
 
     def wanted_leases(self) -> int:
         """How many leases the stages could use, at most the capacity."""
-        return 0 if self.stopping or self.failed else min(self._capacity, sum(len(run.slots) for run in self.runs.values()))
+        return (
+            0
+            if self.stopping or self.failed
+            else min(self._capacity, sum(len(run.slots) for run in self.runs.values()))
+        )
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -161,7 +167,8 @@ class Engine:
             self._on_failed(lease, message)
 
     def on_appended(self, count: int) -> None:
-        """The oldest `count` records handed to `append` are durable and this driver still owns the checkpoint."""
+        """The oldest `count` records handed to `append` are durable and this driver still owns the
+        checkpoint."""
         for _ in range(count):
             self._publish(self._inflight.popleft())
         if self._base_due and not self._inflight:
@@ -207,7 +214,8 @@ class Engine:
         return known is not None and known.query == batch.query and batch.number <= known.number
 
     def on_files(self, names: Sequence[str], batches: Sequence[str]) -> None:
-        """The data folder was listed; plan the clean-up. `batches` are prefixes of writers besides the leases."""
+        """The data folder was listed; plan the clean-up. `batches` are prefixes of writers besides the
+        leases."""
         dead = plan_cleanup(names, self.chains.live_files(), self.leases, batches, self.generation)
         if dead:
             self._shell.clean_up(dead)
@@ -256,7 +264,11 @@ class Engine:
 
     def _start_epoch(self, run: Run, takes: Sequence[GroupTake], now: float) -> None:
         epoch = run.chain.epoch + 1
-        shard_rows = np.sum([take.shard_rows for take in takes], axis=0) if takes else np.zeros(run.spec.shards, np.int64)
+        shard_rows = (
+            np.sum([take.shard_rows for take in takes], axis=0)
+            if takes
+            else np.zeros(run.spec.shards, np.int64)
+        )
         snapshots = self._due_snapshots(run)
         run.begin(epoch, takes, int(shard_rows.sum()), now, self._wall())
         for slot in run.slots:
@@ -276,14 +288,22 @@ class Engine:
         assert slot.lease is not None
         run.ask(slot)
         work = messages.Work(
-            run.spec.name, slot.index, run.epoch, run.chain.epoch, run.time_us, groups, snapshots=records.pack_u16(asked)
+            run.spec.name,
+            slot.index,
+            run.epoch,
+            run.chain.epoch,
+            run.time_us,
+            groups,
+            snapshots=records.pack_u16(asked),
         )
         self._shell.send(slot.lease, work)
 
     def _due_snapshots(self, run: Run) -> U16:
         retain = max(self.settings.retain_bytes, 2 * run.state_bytes)
         ready = np.flatnonzero(run.ready).astype(np.uint16)
-        due = due_snapshots(run.chain, ready, retain, self.settings.retain_epochs, self.settings.snapshot_min_bytes)
+        due = due_snapshots(
+            run.chain, ready, retain, self.settings.retain_epochs, self.settings.snapshot_min_bytes
+        )
         sizes = np.cumsum(run.chain.snapshot_bytes[due] + run.chain.delta_bytes[due])
         fits = int(np.searchsorted(sizes, self.settings.snapshot_bytes_per_epoch, side="right"))
         return due[: max(1, min(fits, self.settings.snapshots_per_epoch))] if len(due) else due
@@ -325,14 +345,18 @@ class Engine:
             return 1.0
         run.begin(run.chain.epoch + 1, takes, sum(int(t.shard_rows.sum()) for t in takes), now, self._wall())
         run.to(Phase.COMMITTING)
-        self._submit(run, self._record(run, run.epoch, kind="intent", groups=run.groups(), stamp=_stamp(takes)))
+        self._submit(
+            run, self._record(run, run.epoch, kind="intent", groups=run.groups(), stamp=_stamp(takes))
+        )
         return 1.0
 
     def _run_intended(self, run: Run, intent: Record, now: float) -> None:
         """Hand over exactly the intended rows, the first time and after any restart."""
         run.begin(run.chain.epoch, (), 0, now, self._wall())
         run.stamp = intent.stamp
-        self._shell.run_sink(SinkWork(run.spec.name, intent.epoch, self.chains.resolve(run.chain, intent.groups)))
+        self._shell.run_sink(
+            SinkWork(run.spec.name, intent.epoch, self.chains.resolve(run.chain, intent.groups))
+        )
 
     def _commit_idle(self, run: Run) -> None:
         """Tell tasks of an idle executor that their last epoch has its record."""
@@ -419,7 +443,9 @@ class Engine:
         self._base_due, self._base_running = False, True
         self._part += 1
         time_us = round(self._wall() * 1e6)
-        self._shell.start_part(self.chains.to_base(self._query, self.generation, self._part, self._identity, time_us))
+        self._shell.start_part(
+            self.chains.to_base(self._query, self.generation, self._part, self._identity, time_us)
+        )
 
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
@@ -523,7 +549,11 @@ class Engine:
             self._settle(run)
 
     def _check_heartbeats(self, now: float) -> None:
-        late = [lease.name for lease in self.leases.values() if now - lease.heard_at > self.settings.lease_timeout_s]
+        late = [
+            lease.name
+            for lease in self.leases.values()
+            if now - lease.heard_at > self.settings.lease_timeout_s
+        ]
         for name in late:
             self._shell.drop_lease(name, "no heartbeat")
             self.on_lease_down(name, "no heartbeat")
@@ -536,7 +566,8 @@ class Engine:
     # -- looks --------------------------------------------------------------------------------------------------------
 
     def drained(self, until: dict[str, int] | None = None) -> bool:
-        """Whether, in this one look, sources are drained, nothing waits, no epoch is in flight and every sink is done.
+        """Whether, in this one look, sources are drained, nothing waits, no epoch is in flight and every sink
+        is done.
 
         Args:
             until: for native sources without an end, the row number up to which they must have been drained.

@@ -51,6 +51,7 @@ class FrameKind(enum.IntEnum):
     HANDOVER = 7
     CLAIM = 8
     META = 9
+    NEWEST = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Latency of committed rows: from their arrival at the source to the commit that holds them. No clock of its own."""
+"""Latency of committed rows: from their arrival at the source to the commit that holds them. No clock of its
+own."""
 
 from __future__ import annotations
 
@@ -22,14 +23,19 @@ class Latency:
 
 
 class LatencyLog:
-    """Keeps one entry per commit; rows of a commit are taken as spread evenly between their first and last arrival."""
+    """Keeps one entry per commit; rows of a commit are taken as spread evenly between their first and last
+    arrival."""
 
     def __init__(self, entries: int = 200_000) -> None:
         self._entries: deque[tuple[float, int, float, float, float]] = deque(maxlen=entries)
 
     def add(self, at: float, commit_us: int, stamp: Stamp) -> None:
         """Note a commit at clock time `at` (wall time `commit_us`) of rows with this stamp."""
-        shortest, mean, longest = commit_us - stamp.last_us, commit_us - stamp.mean_us, commit_us - stamp.first_us
+        shortest, mean, longest = (
+            commit_us - stamp.last_us,
+            commit_us - stamp.mean_us,
+            commit_us - stamp.first_us,
+        )
         self._entries.append((at, stamp.rows, shortest, mean, longest))
 
     def since(self, at: float) -> Latency | None:

@@ -1,7 +1,7 @@
 """Typed messages between the driver and a lease. msgpack, tagged, never pickle.
 
-The driver speaks first in every exchange but three: hello, heartbeat and a failure. A task is named by stage and index; one lease may
-serve several tasks.
+The driver speaks first in every exchange but three: hello, heartbeat and a failure. A task is named by stage
+and index; one lease may serve several tasks.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class Released(msgspec.Struct, tag="released", frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """The lease cannot go on. `kind`: user (the query ends), storage (the lease ends, another tries), corrupt (the query ends)."""
+    """The lease cannot go on. `kind`: user (the query ends), storage (the lease ends, another tries), corrupt
+    (the query ends)."""
 
     stage: str
     task: int

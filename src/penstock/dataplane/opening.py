@@ -1,11 +1,12 @@
 """Opening a checkpoint: is it ours, is it free, claim it, fence the older driver, read what is committed.
 
-The order is the proof: the claim is durable before the log is read, and the first base of the new generation is durable before anything else
-happens. Nothing is overwritten; whatever does not fit is refused by name.
+The order is the proof: the claim is durable before the log is read, and the first base of the new generation
+is durable before anything else happens. Nothing is overwritten; whatever does not fit is refused by name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -22,7 +23,7 @@ from penstock.dataplane.disk import Disk, check_writable
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.recordlog import Claim, frame_bytes
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, PenstockError
 
 
 class StageIdentity(msgspec.Struct, frozen=True):
@@ -97,30 +98,51 @@ def open_checkpoint(
     who = who or this_process()
     if not takeover:
         holder = recordlog.resolve_holder(
-            recordlog.read_heartbeat(disk, checkpoint), wall(), fresh_s, who.boot, is_running or process_is_running
+            recordlog.read_heartbeat(disk, checkpoint),
+            wall(),
+            fresh_s,
+            who.boot,
+            is_running or process_is_running,
         )
         if holder is not None:
             raise CheckpointError(
                 f"The checkpoint {checkpoint} is held by {holder}; stop that query, or start this one with "
                 "option('takeover', 'true') to end it."
             )
+    _check_claimed(disk, checkpoint)
     claim = recordlog.claim_generation(disk, checkpoint, who)
     recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall()))
+    try:
+        chains, fresh = _load(disk, checkpoint, program, meta)
+    except PenstockError:
+        with contextlib.suppress(PenstockError):  # what was refused is the news
+            recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall(), released=True))
+        raise
+    identity = hashlib.blake2b(msgspec.json.encode(meta), digest_size=8).digest()
+    return Opened(checkpoint, meta.query, claim, chains, identity, fresh)
+
+
+def _load(disk: Disk, checkpoint: str, program: Program, meta: Meta) -> tuple[Chains, bool]:
     tail = recordlog.read_tail(disk, checkpoint)
     chains = Chains(program)
-    if tail.base is not None:
-        if tail.base.query != meta.query:
-            raise CheckpointError(f"{checkpoint} holds the log of another query; restore the folder from a copy.")
-        chains.load(tail.base, tail.records)
-    identity = hashlib.blake2b(msgspec.json.encode(meta), digest_size=8).digest()
-    return Opened(checkpoint, meta.query, claim, chains, identity, tail.base is None)
+    if tail.base is None or tail.part is None:
+        return chains, True
+    if tail.base.query != meta.query:
+        path = paths.log(checkpoint, tail.part)
+        raise CheckpointError(
+            f"{path} is the log of another query than {paths.meta(checkpoint)}; restore both from a copy."
+        )
+    chains.load(tail.base, tail.records)
+    return chains, False
 
 
 def _read_or_create_meta(disk: Disk, checkpoint: str, program: Program) -> Meta:
     path = paths.meta(checkpoint)
     if disk.size(path) is None:
         if disk.list(paths.logs(checkpoint)):
-            raise CheckpointError(f"{path} is gone though the checkpoint has a log; restore the file from a copy.")
+            raise CheckpointError(
+                f"{path} is gone though the checkpoint has a log; restore the file from a copy."
+            )
         meta = Meta(paths.FORMAT_VERSION, str(uuid.uuid4()), identity_of(program))
         disk.create_exclusive(path, frame_bytes(FrameKind.META, msgspec.json.encode(meta)))
     payload = bytes(decode_frame(disk.read(path), FrameKind.META, path))
@@ -131,6 +153,15 @@ def _read_or_create_meta(disk: Disk, checkpoint: str, program: Program) -> Meta:
             f"{paths.FORMAT_VERSION}; use the newer release or a new checkpointLocation."
         )
     return msgspec.json.decode(payload, type=Meta)
+
+
+def _check_claimed(disk: Disk, checkpoint: str) -> None:
+    """A log part without the claim of its generation: that number would be given away again."""
+    parts = [part for part in map(paths.parse_log, disk.list(paths.logs(checkpoint))) if part is not None]
+    if parts and disk.size(path := paths.claim(checkpoint, max(parts).generation)) is None:
+        raise CheckpointError(
+            f"{path} is gone though the log has parts of that generation; restore the file from a copy."
+        )
 
 
 def _check_identity(checkpoint: str, meta: Meta, now: dict[str, StageIdentity]) -> None:

@@ -1,4 +1,5 @@
-"""The pace rule: epochs per second times measured driver cost stay under a share of one core, by lengthening epochs."""
+"""The pace rule: epochs per second times measured driver cost stay under a share of one core, by lengthening
+epochs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Pace:
             self.driver_s_per_epoch = known + _WEIGHT * (sample - known)
 
     def next_start(self, started_at: float, active: int) -> float:
-        """Return the earliest start of the next epoch of an executor that started its last one at `started_at`.
+        """Return the earliest start of the next epoch of an executor that started its last one at
+        `started_at`.
 
         With n executors at work, each may start one epoch every n * cost / share seconds.
         """

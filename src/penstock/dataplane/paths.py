@@ -5,6 +5,7 @@ CHECKPOINT/meta                            format version, query id, topology id
 CHECKPOINT/drivers/g000001.claim           exclusive create: who owns the generation
 CHECKPOINT/drivers/heartbeat               holder's generation and time, replaced whole
 CHECKPOINT/log/g000001-p000001.log         records; every part begins with a base record
+CHECKPOINT/log/newest                      the newest part there was, so that its loss is noticed
 CHECKPOINT/data/g000001-<lease>-000001.seg segments and deltas appended by one lease (or ingest attempt)
 CHECKPOINT/data/g000001-<lease>-000001.snp snapshots appended by one lease
 CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streaming query
@@ -58,6 +59,10 @@ def logs(checkpoint: str) -> str:
 
 def log(checkpoint: str, part: LogPart) -> str:
     return f"{checkpoint}/log/g{part.generation:06d}-p{part.part:06d}.log"
+
+
+def newest_log(checkpoint: str) -> str:
+    return f"{checkpoint}/log/newest"
 
 
 def data(checkpoint: str) -> str:

@@ -1,8 +1,9 @@
 """Positions and ranges: which rows the next epoch takes. Pure decisions over what was published.
 
-Shards that stand at the same place form a group. Usually there is one; a shard that sat out (it was being brought, or its lease was lost) stands in
-a group of its own, takes its own, longer range later, and merges again when it has caught up. Within a producer epoch a cut at row q means the
-first q rows of every shard's slice, so that one number serves all shards.
+Shards that stand at the same place form a group. Usually there is one; a shard that sat out (it was being
+brought, or its lease was lost) stands in a group of its own, takes its own, longer range later, and merges
+again when it has caught up. Within a producer epoch a cut at row q means the first q rows of every shard's
+slice, so that one number serves all shards.
 """
 
 from __future__ import annotations
@@ -82,9 +83,11 @@ def take_epoch(
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
     budget_rows: int,
 ) -> list[GroupTake]:
-    """Choose the ranges of the next epoch: every group with ready shards takes up to `budget_rows`, oldest rows first.
+    """Choose the ranges of the next epoch: every group with ready shards takes up to `budget_rows`, oldest
+    rows first.
 
-    A group that is behind never overtakes the one in front, so that they meet. Groups without ready shards take nothing.
+    A group that is behind never overtakes the one in front, so that they meet. Groups without ready shards
+    take nothing.
     """
     takes: list[GroupTake] = []
     caps: dict[ChannelKey, Position] = {}
@@ -144,7 +147,11 @@ def take_range(
         if limit == 0:
             break
         counts = item.counts if len(shards) == len(item.counts) else item.counts[shards]
-        rows = item.rows if low == 0 and limit < 0 and len(shards) == len(item.counts) else _rows_between(counts, low, limit)
+        rows = (
+            item.rows
+            if low == 0 and limit < 0 and len(shards) == len(item.counts)
+            else _rows_between(counts, low, limit)
+        )
         if rows <= left:
             pieces.append((number, low, limit))
             left -= rows
@@ -156,9 +163,18 @@ def take_range(
             cut = _cut(counts, low, budget_rows)
             whole = cut >= int(counts.max())
             pieces.append((number, low, limit if whole else cut))
-            end = Position(item.epoch + 1, 0) if whole and limit < 0 else Position(item.epoch, cut if not whole else limit)
+            end = (
+                Position(item.epoch + 1, 0)
+                if whole and limit < 0
+                else Position(item.epoch, cut if not whole else limit)
+            )
         break
-    if cap is not None and not pieces and end < cap and not any(p.epoch >= end.epoch for p in published if p.epoch < cap.epoch):
+    if (
+        cap is not None
+        and not pieces
+        and end < cap
+        and not any(p.epoch >= end.epoch for p in published if p.epoch < cap.epoch)
+    ):
         end = cap if cap.row == 0 else end
     return end, pieces
 
@@ -180,7 +196,9 @@ def _cut(counts: I64, low: int, budget_rows: int) -> int:
     return below
 
 
-def advance(groups: Sequence[ShardGroup], moved: Sequence[tuple[U16, Mapping[ChannelKey, Position]]]) -> list[ShardGroup]:
+def advance(
+    groups: Sequence[ShardGroup], moved: Sequence[tuple[U16, Mapping[ChannelKey, Position]]]
+) -> list[ShardGroup]:
     """Return the groups after some shards moved on; groups at equal positions merge."""
     gone = np.concatenate([shards for shards, _ in moved]) if moved else np.empty(0, np.uint16)
     rest = [ShardGroup(np.setdiff1d(group.shards, gone), group.at) for group in groups]
@@ -190,7 +208,8 @@ def advance(groups: Sequence[ShardGroup], moved: Sequence[tuple[U16, Mapping[Cha
         if len(group.shards):
             merged.setdefault(tuple(sorted(group.at.items())), []).append(group.shards)
     return [
-        ShardGroup(np.sort(np.concatenate(shards)) if len(shards) > 1 else shards[0], dict(at)) for at, shards in merged.items()
+        ShardGroup(np.sort(np.concatenate(shards)) if len(shards) > 1 else shards[0], dict(at))
+        for at, shards in merged.items()
     ]
 
 
@@ -210,5 +229,3 @@ def stamps_of(takes: Sequence[GroupTake]) -> list[Stamp]:
             rows = _rows_between(piece.source.counts[take.shards], piece.start, piece.end)
             found.append(Stamp(rows, stamp.first_us, stamp.mean_us, stamp.last_us))
     return found
-
-

@@ -1,4 +1,5 @@
-"""The topology as tasks need it: stages with their logic and edges. Built once on the driver, shipped inside the lease's closure.
+"""The topology as tasks need it: stages with their logic and edges. Built once on the driver, shipped inside
+the lease's closure.
 
 Holds user functions, so it travels through Spark's own task channel only, never through the checkpoint.
 """
@@ -58,5 +59,8 @@ class Program:
     def consumers(self, producer: str) -> list[tuple[StageSpec, int]]:
         """Return (stage, edge) of everything that reads from a stage."""
         return [
-            (stage, given.edge) for stage in self.stages.values() for given in stage.inputs if given.producer == producer
+            (stage, given.edge)
+            for stage in self.stages.values()
+            for given in stage.inputs
+            if given.producer == producer
         ]

@@ -1,8 +1,9 @@
 """The log of records: claims, fencing, parts that begin with a base, appends, and reading it all back.
 
-One log part holds the records of every chain, one frame per synced append (ADR 0001). A driver owns a generation by exclusive create and
-looks for a newer claim after every sync, before anything is published; whoever sees one writes no more. A newer driver reads only after
-its claim is durable and starts a part of its own with a base, which makes everything an older one may still append unreachable.
+One log part holds the records of every chain, one frame per synced append (ADR 0001). A driver owns a
+generation by exclusive create and looks for a newer claim after every sync, before anything is published;
+whoever sees one writes no more. A newer driver reads only after its claim is durable and starts a part of its
+own with a base, which makes everything an older one may still append unreachable.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class RecordBatch(msgspec.Struct, array_like=True, frozen=True):
 _batch = msgspec.msgpack.Decoder(RecordBatch)
 _claim = msgspec.json.Decoder(Claim)
 _heartbeat = msgspec.json.Decoder(Heartbeat)
+_newest = msgspec.json.Decoder(tuple[int, int])
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def read_claim(disk: Disk, checkpoint: str, generation: int) -> Claim | None:
     try:
         return _claim.decode(bytes(decode_frame(data, FrameKind.CLAIM, path)))
     except msgspec.MsgspecError as error:
-        raise CorruptFileError(f"{path} does not hold a claim ({error}); restore the file from a copy.") from error
+        raise CorruptFileError(
+            f"{path} does not hold a claim ({error}); restore the file from a copy."
+        ) from error
 
 
 def newest_generation(disk: Disk, checkpoint: str) -> int:
@@ -99,7 +103,8 @@ def claim_generation(disk: Disk, checkpoint: str, identity: Claim) -> Claim:
 
 
 def read_heartbeat(disk: Disk, checkpoint: str) -> Heartbeat | None:
-    """Return the last heartbeat; None when there is none or it cannot be read (it only guards against accidents)."""
+    """Return the last heartbeat; None when there is none or it cannot be read (it only guards against
+    accidents)."""
     path = paths.heartbeat(checkpoint)
     try:
         return _heartbeat.decode(bytes(decode_frame(disk.read(path), FrameKind.CLAIM, path)))
@@ -116,7 +121,8 @@ def resolve_holder(
 ) -> Claim | None:
     """Return the claim of a driver that must be taken as alive, None when the checkpoint is free.
 
-    A holder under the same boot id is alive exactly when its process is; any other one while its heartbeat is fresh.
+    A holder under the same boot id is alive exactly when its process is; any other one while its heartbeat is
+    fresh.
     """
     if heartbeat is None or heartbeat.released:
         return None
@@ -128,16 +134,36 @@ def resolve_holder(
 def read_tail(disk: Disk, checkpoint: str) -> LogTail:
     """Read the newest base and the records after it.
 
-    Call it only after the own claim is durable. A part appears under its name with its base whole, so a part whose first frame is bad is
-    damaged, never half made. The last frame of a part may be torn by a crash: it was never acknowledged.
+    Call it only after the own claim is durable. A part appears under its name with its base whole, so a part
+    whose first frame is bad is damaged, never half made. The last frame of a part may be torn by a crash: it
+    was never acknowledged.
 
     Raises:
         CorruptFileError: names the file; nothing was changed.
         CheckpointError: the format is newer than this release.
     """
-    folder = paths.logs(checkpoint)
-    parts = sorted(part for part in map(paths.parse_log, disk.list(folder)) if part is not None)
+    noted = _read_newest(disk, checkpoint)  # before the listing: parts only ever give way to newer ones
+    parts = sorted(
+        part for part in map(paths.parse_log, disk.list(paths.logs(checkpoint))) if part is not None
+    )
+    if noted is not None and (not parts or parts[-1] < noted):
+        raise CorruptFileError(
+            f"{paths.log(checkpoint, noted)} is gone, and with it what was committed last; restore the file from a copy."
+        )
     return read_part(disk, checkpoint, parts[-1]) if parts else LogTail(None, (), None)
+
+
+def _read_newest(disk: Disk, checkpoint: str) -> paths.LogPart | None:
+    path = paths.newest_log(checkpoint)
+    try:
+        payload = bytes(decode_frame(disk.read(path), FrameKind.NEWEST, path))
+        return paths.LogPart(*_newest.decode(payload))
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise CorruptFileError(
+            f"{path} does not name a log part ({error}); restore the file from a copy."
+        ) from error
 
 
 def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
@@ -182,7 +208,9 @@ def _decode_base(frame: Frame, path: str) -> records.Base:
 
 def _decode_records(frame: Frame, path: str) -> list[tuple[records.Record, bytes]]:
     if frame.kind is not FrameKind.RECORD:
-        raise CorruptFileError(f"{path} holds a {frame.kind.name} frame at offset {frame.offset} among records.")
+        raise CorruptFileError(
+            f"{path} holds a {frame.kind.name} frame at offset {frame.offset} among records."
+        )
     try:
         batch = _batch.decode(bytes(frame.payload))
         return [(records.decode_record(encoded), encoded) for encoded in batch.records]
@@ -194,7 +222,10 @@ def _check_chains(base: records.Base, tail: Sequence[tuple[records.Record, bytes
     """Every record follows its predecessor in its chain, by hash, and stands in its own generation's part."""
     heads = {chain.chain: chain.hash for chain in base.chains}
     for record, encoded in tail:
-        if record.previous != heads.get(record.chain, records.NO_HASH) or record.generation != base.generation:
+        if (
+            record.previous != heads.get(record.chain, records.NO_HASH)
+            or record.generation != base.generation
+        ):
             raise CorruptFileError(
                 f"{path}: epoch {record.epoch} of '{record.chain}' does not follow its predecessor; the file was put "
                 "together from others, restore it from a copy."
@@ -205,7 +236,8 @@ def _check_chains(base: records.Base, tail: Sequence[tuple[records.Record, bytes
 class LogWriter:
     """Appends records for one generation. Every method may block on the disk; one thread uses it.
 
-    After any failure it must not be used again: what the failed call left behind is unknown until the next start reads it.
+    After any failure it must not be used again: what the failed call left behind is unknown until the next
+    start reads it.
     """
 
     def __init__(self, disk: Disk, checkpoint: str, claim: Claim) -> None:
@@ -228,13 +260,18 @@ class LogWriter:
                 "driver; two drivers share an identity, stop one of them."
             )
         self.check_claim()
+        # Noted after the check: whoever claims the checkpoint from now on finds this part in the folder.
+        self._disk.put(
+            paths.newest_log(self._checkpoint), frame_bytes(FrameKind.NEWEST, msgspec.json.encode(part))
+        )
         if self._file is not None:
             self._file.close()
         self._file, self._part, self.appended_bytes = file, base.part, len(data)
         return part
 
     def append(self, encoded: Sequence[bytes]) -> None:
-        """Commit these records by one sync; on return they are durable and this driver still owned the checkpoint.
+        """Commit these records by one sync; on return they are durable and this driver still owned the
+        checkpoint.
 
         Raises:
             FencedError: a newer driver has claimed the checkpoint; nothing may be published.
@@ -267,7 +304,8 @@ class LogWriter:
 
 
 def plan_log_cleanup(names: Sequence[str], newest: paths.LogPart, own_generation: int) -> list[str]:
-    """Return the names of log parts that nothing reads any more, once `newest` is durable. Never a later generation's."""
+    """Return the names of log parts that nothing reads any more, once `newest` is durable. Never a later
+    generation's."""
     parts = {name: paths.parse_log(name) for name in names}
     dead = [name for name, part in parts.items() if part is not None and part < newest]
     # A temporary name of ours is a part being made; of an older generation, one that was cut off.
@@ -275,7 +313,12 @@ def plan_log_cleanup(names: Sequence[str], newest: paths.LogPart, own_generation
         name
         for name in names
         if is_temp(name)
-        and (part := paths.parse_log(name.split(".log")[0] + ".log")) is not None
-        and part.generation < own_generation
+        and (
+            name.startswith("newest.")  # written by the one thread that cleans up
+            or (
+                (part := paths.parse_log(name.split(".log")[0] + ".log")) is not None
+                and part.generation < own_generation
+            )
+        )
     ]
     return sorted(dead + torn)

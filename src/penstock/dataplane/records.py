@@ -1,7 +1,8 @@
 """The record and everything it names: what one epoch of one chain committed.
 
-Sources, operators, sinks, exports and fences use the same record. A base restates all chains, so that start-up reads one base and
-its tail. Pure data and pure functions: no files, no clock. Decoding is typed; nothing read here can run code.
+Sources, operators, sinks, exports and fences use the same record. A base restates all chains, so that
+start-up reads one base and its tail. Pure data and pure functions: no files, no clock. Decoding is typed;
+nothing read here can run code.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class TaskPart(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Position(msgspec.Struct, array_like=True, frozen=True, order=True):
-    """Everything before producer epoch `epoch` is consumed, and of that epoch the first `row` rows of each shard."""
+    """Everything before producer epoch `epoch` is consumed, and of that epoch the first `row` rows of each
+    shard."""
 
     epoch: int
     row: int = 0

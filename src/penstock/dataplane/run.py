@@ -1,4 +1,5 @@
-"""The living part of a stage: the epoch in flight, its tasks, which shards are ready. No I/O, no decisions about other stages."""
+"""The living part of a stage: the epoch in flight, its tasks, which shards are ready. No I/O, no decisions
+about other stages."""
 
 from __future__ import annotations
 
@@ -99,7 +100,11 @@ class Run:
         self.busy_s = 0.0
         self.epoch_s = 0.0
         self.state_bytes = 0
-        tasks = 0 if spec.kind == "sink" or spec.ingested else min(spec.tasks, spec.shards if spec.kind == "operator" else spec.tasks)
+        tasks = (
+            0
+            if spec.kind == "sink" or spec.ingested
+            else min(spec.tasks, spec.shards if spec.kind == "operator" else spec.tasks)
+        )
         self.slots = [TaskSlot(spec.name, index) for index in range(tasks)]
         self.task_of = (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16)
         self.ready: npt.NDArray[np.bool_] = np.full(spec.shards, spec.kind != "operator")
@@ -142,7 +147,9 @@ class Run:
     def pieces_of(self, take: GroupTake) -> list[messages.Piece]:
         inputs = {given.edge: number for number, given in enumerate(self.spec.inputs)}
         return [
-            messages.Piece(inputs[p.key.edge], p.start, p.end, [s.extent for s in p.source.published.segments])
+            messages.Piece(
+                inputs[p.key.edge], p.start, p.end, [s.extent for s in p.source.published.segments]
+            )
             for p in take.pieces
         ]
 
@@ -190,11 +197,13 @@ class Run:
             self.handed_over[shard.shard] = HandedOver(node, shard.local, version)
 
 
-def assign_tasks(slots: Sequence[TaskSlot], leases: Sequence[str], expected: int) -> list[tuple[TaskSlot, str]]:
+def assign_tasks(
+    slots: Sequence[TaskSlot], leases: Sequence[str], expected: int
+) -> list[tuple[TaskSlot, str]]:
     """Deal tasks without a lease over the leases there are; pure.
 
-    No lease gets more than its share of the expected number of leases, so that one that comes up first does not take everything; tasks of one stage
-    go to different leases where possible.
+    No lease gets more than its share of the expected number of leases, so that one that comes up first does
+    not take everything; tasks of one stage go to different leases where possible.
     """
     if not leases:
         return []
@@ -207,7 +216,10 @@ def assign_tasks(slots: Sequence[TaskSlot], leases: Sequence[str], expected: int
         open_leases = [lease for lease in leases if len(load[lease]) < share]
         if not open_leases:
             break
-        chosen = min(open_leases, key=lambda lease: (load[lease].count(slot.stage), len(load[lease]), leases.index(lease)))
+        chosen = min(
+            open_leases,
+            key=lambda lease: (load[lease].count(slot.stage), len(load[lease]), leases.index(lease)),
+        )
         load[chosen].append(slot.stage)
         dealt.append((slot, chosen))
     return dealt

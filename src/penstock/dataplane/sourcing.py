@@ -1,7 +1,8 @@
-"""Open-loop arrivals of a native source: which row is due when, whatever the engine does. Pure arithmetic on a given clock.
+"""Open-loop arrivals of a native source: which row is due when, whatever the engine does. Pure arithmetic on
+a given clock.
 
-Row i has a scheduled arrival time that depends only on the rate profile, so waiting inside the engine counts as latency. After a restart the
-schedule goes on from the committed row.
+Row i has a scheduled arrival time that depends only on the rate profile, so waiting inside the engine counts
+as latency. After a restart the schedule goes on from the committed row.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class Arrivals:
 
     def __init__(self, steps: Sequence[tuple[float, float]], limit: int | None = None) -> None:
         if not steps or any(seconds < 0 or rate < 0 for seconds, rate in steps):
-            raise DeclarationError("rate must be a number or a list of (seconds, rows_per_s) with no negative entries.")
+            raise DeclarationError(
+                "rate must be a number or a list of (seconds, rows_per_s) with no negative entries."
+            )
         self.limit = limit
         self._rates = [float(rate) for _, rate in steps]
         self._times = [0.0]

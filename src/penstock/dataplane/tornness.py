@@ -1,7 +1,7 @@
 """Tells a cut-off write from damage, for the one frame of a log that no later frame vouches for.
 
-A write that a crash cut off lacks its end or whole sectors (they read as zeros). Anything else that fails its checksum is damage, and so is a
-frame that one flipped bit would make valid. Pure functions over bytes.
+A write that a crash cut off lacks its end or whole sectors (they read as zeros). Anything else that fails its
+checksum is damage, and so is a frame that one flipped bit would make valid. Pure functions over bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _POLYNOMIAL = 0x82F63B78
 
 
 def is_damaged_tail(data: bytes, offset: int) -> bool:
-    """Whether the bad bytes from `offset` to the end look like damage rather than a write cut off by a crash."""
+    """Whether the bad bytes from `offset` to the end look like damage rather than a write cut off by a
+    crash."""
     tail = data[offset:]
     if _one_bit_from_valid(tail):
         return True
@@ -62,15 +63,17 @@ def _one_bit_from_valid(tail: bytes) -> bool:
     if any(padding):
         return bin(int.from_bytes(padding, "little")).count("1") == 1
     stored = int.from_bytes(tail[16:20], "little")
-    actual = google_crc32c.extend(google_crc32c.value(tail[:16]), bytes(tail[HEADER_SIZE : HEADER_SIZE + length]))
+    actual = google_crc32c.extend(
+        google_crc32c.value(tail[:16]), bytes(tail[HEADER_SIZE : HEADER_SIZE + length])
+    )
     return _is_one_bit_error(stored ^ actual, 8 * length)
 
 
 def _is_one_bit_error(syndrome: int, bits: int) -> bool:
     """Whether this difference of two CRC32C is that of one flipped bit among the last `bits` of the message.
 
-    A CRC is linear: a flipped bit changes it by a value that depends only on the bit's distance from the end, and each step
-    of distance multiplies that value by x modulo the polynomial.
+    A CRC is linear: a flipped bit changes it by a value that depends only on the bit's distance from the end,
+    and each step of distance multiplies that value by x modulo the polynomial.
     """
     # The last bit of the last byte, in the reflected order, has passed through one step.
     effect = _POLYNOMIAL

@@ -1,7 +1,8 @@
 """The work inside a lease: messages in, messages out. Knows nothing of sockets or Spark.
 
-For every task it serves, a worker keeps the logic with its state, writes one run of frames per epoch and syncs once. Staged writes become
-committed state only when a later message says that the record exists. A worker that fails says so once and is of no further use.
+For every task it serves, a worker keeps the logic with its state, writes one run of frames per epoch and
+syncs once. Staged writes become committed state only when a later message says that the record exists. A
+worker that fails says so once and is of no further use.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import pyarrow as pa
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.bring import bring_shards
-from penstock.dataplane.channel import DataWriter, Slice, read_segment, slice_pieces, write_entries, write_segment
+from penstock.dataplane.channel import (
+    DataWriter,
+    Slice,
+    read_segment,
+    slice_pieces,
+    write_entries,
+    write_segment,
+)
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.logic.protocol import EpochInput, Logic, ShardedRows
@@ -60,10 +68,13 @@ class Task:
         return self.logic.state if self.logic is not None else None
 
     def commit_to(self, epoch: int, flush_s: float) -> None:
-        """Take note of the last epoch that has a record; apply what was staged for it, then write behind for a while."""
+        """Take note of the last epoch that has a record; apply what was staged for it, then write behind for
+        a while."""
         if self.staged > self.committed and self.state is not None:
             if epoch < self.staged:
-                raise PenstockError(f"epoch {self.staged} of '{self.spec.name}' was staged but never got its record")
+                raise PenstockError(
+                    f"epoch {self.staged} of '{self.spec.name}' was staged but never got its record"
+                )
             self.state.commit()
             self.state.flush(flush_s)
         self.committed = max(self.committed, epoch)
@@ -74,7 +85,11 @@ class Worker:
     """Serves the tasks of one lease, one message at a time."""
 
     def __init__(
-        self, identity: LeaseIdentity, program: Program, disk: Disk, clock: Callable[[], float] = time.perf_counter
+        self,
+        identity: LeaseIdentity,
+        program: Program,
+        disk: Disk,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._clock = clock
         self._identity = identity
@@ -136,7 +151,9 @@ class Worker:
             logic = None
             if spec.logic is not None:
                 schema = spec.inputs[0].schema
-                logic = spec.logic.build(spec.name, spec.keys, schema, spec.shards, self._program.memory_bytes)
+                logic = spec.logic.build(
+                    spec.name, spec.keys, schema, spec.shards, self._program.memory_bytes
+                )
             self._tasks[key] = Task(spec, index, logic)
         return self._tasks[key]
 
@@ -166,12 +183,19 @@ class Worker:
         return messages.Done(work.stage, work.epoch, timed)
 
     def _write(
-        self, task: Task, work: messages.Work, out: pa.Table, delta: Delta, snapshots: list[records.Snapshot], rows_in: int
+        self,
+        task: Task,
+        work: messages.Work,
+        out: pa.Table,
+        delta: Delta,
+        snapshots: list[records.Snapshot],
+        rows_in: int,
     ) -> records.TaskPart:
         segments = [
             segment
             for edge in task.spec.edges
-            if (segment := write_segment(self._segments, edge, out, task.spec.schema, task.spec.name)) is not None
+            if (segment := write_segment(self._segments, edge, out, task.spec.schema, task.spec.name))
+            is not None
         ]
         extent = write_entries(self._segments, FrameKind.DELTA, delta.entries) if len(delta.shards) else None
         shards = b"".join(group.shards for group in work.groups)
@@ -191,7 +215,9 @@ class Worker:
             ) from error
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if table.num_rows != end - start:
-            raise OperatorError(f"source '{task.spec.name}' was asked for {end - start} rows and made {table.num_rows}.")
+            raise OperatorError(
+                f"source '{task.spec.name}' was asked for {end - start} rows and made {table.num_rows}."
+            )
         if not table.schema.equals(task.spec.schema):
             table = _fit(table, task.spec)
         return table.num_rows, table
@@ -211,7 +237,10 @@ class Worker:
             wanted = records.unpack_u16(group.shards)
             for piece in group.pieces:
                 if piece.input == number:
-                    found = [read_segment(self._disk, self._identity.checkpoint, at, schema) for at in piece.segments]
+                    found = [
+                        read_segment(self._disk, self._identity.checkpoint, at, schema)
+                        for at in piece.segments
+                    ]
                     slices.extend(slice_pieces(found, wanted, piece.start, piece.end))
         return join_slices(slices, schema, getattr(task.logic, "wants_shard_order", True))
 
@@ -230,7 +259,12 @@ class Worker:
         home = f"{self._identity.node_dir}/g{self._identity.generation:06d}-{self._identity.lease}"
         os.makedirs(home, mode=0o700, exist_ok=True)
         brought = bring_shards(
-            task.state, message, self._disk, self._identity.checkpoint, self._identity.node_dir, os.path.basename(home)
+            task.state,
+            message,
+            self._disk,
+            self._identity.checkpoint,
+            self._identity.node_dir,
+            os.path.basename(home),
         )
         task.locals.update({shard.shard: name for shard, name in brought})
         return messages.Brought(message.stage, message.task, [shard for shard, _ in brought])
@@ -250,7 +284,8 @@ class Worker:
 
 
 def join_slices(slices: list[Slice], schema: pa.Schema, by_shard: bool) -> ShardedRows:
-    """Return the rows of all slices, in the fixed order within each shard, sorted by shard unless that is not wanted."""
+    """Return the rows of all slices, in the fixed order within each shard, sorted by shard unless that is not
+    wanted."""
     if not slices:
         return ShardedRows(np.empty(0, np.uint16), np.zeros(1, np.int64), schema.empty_table())
     shards = np.concatenate([piece.shards for piece in slices])

@@ -1,7 +1,9 @@
-"""The in-process harness: the real engine, log, checkpoint opening and workers, with leases as objects on a virtual clock.
+"""The in-process harness: the real engine, log, checkpoint opening and workers, with leases as objects on a
+virtual clock.
 
-Owns what the Spark shell owns there: when a message arrives, when an append is acknowledged, when a lease dies. Messages go through the
-real codecs. Every delay is drawn from the loop's seed, so that a seed is a schedule. Never touches a file but through the disks it is given.
+Owns what the Spark shell owns there: when a message arrives, when an append is acknowledged, when a lease
+dies. Messages go through the real codecs. Every delay is drawn from the loop's seed, so that a seed is a
+schedule. Never touches a file but through the disks it is given.
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ class Driver:
     """One driver process with its leases; survives its own crashes as a handle that can start it again.
 
     Args:
-        disk: the disk of the driver (a `SimDisk` gives every lease a disk of its own on the same device), or a function from
-            process name to disk.
+        disk: the disk of the driver (a `SimDisk` gives every lease a disk of its own on the same device), or
+            a function from process name to disk.
         rows: how many rows every native source makes; they arrive at `rate` a second.
         loop: shared by drivers that are to live at the same time.
         sink: is told of every sink epoch; shared by drivers of one checkpoint.
@@ -267,7 +269,11 @@ class Driver:
     def lose(self, life: int, lease: str) -> None:
         """The connection of a lease ended."""
         if life == self._life and self.running:
-            self._post(f"from {lease}", self.delays.message, lambda: self.engine.on_lease_down(lease, "connection ended"))
+            self._post(
+                f"from {lease}",
+                self.delays.message,
+                lambda: self.engine.on_lease_down(lease, "connection ended"),
+            )
 
     def _hear(self, lease: str, data: bytes) -> None:
         message = messages.decode_from_lease(data)
@@ -342,7 +348,9 @@ class Driver:
         if self.loop.now - self._beaten_at >= self.settings.heartbeat_s:
             self._beaten_at = self.loop.now
             self._log.check_claim()
-            recordlog.write_heartbeat(self.disk, self.checkpoint, Heartbeat(self.opened.claim, self.loop.wall()))
+            recordlog.write_heartbeat(
+                self.disk, self.checkpoint, Heartbeat(self.opened.claim, self.loop.wall())
+            )
         if self.loop.now - self._cleaned_at >= self.delays.cleanup_s and not self.settings.retain_all:
             self._cleaned_at = self.loop.now
             self.list_for_cleanup()
@@ -417,7 +425,9 @@ class Driver:
         """What the Spark shell does when a query ends by itself."""
         if not self.running:
             return
-        self.loop.note(f"{self.name} generation {self.generation} ends: {type(error).__name__ if error else 'stopped'}")
+        self.loop.note(
+            f"{self.name} generation {self.generation} ends: {type(error).__name__ if error else 'stopped'}"
+        )
         self.failed = error
         for name in list(self.leases):
             self.send(name, messages.End("the query ended"))
@@ -445,12 +455,15 @@ def read_sink_rows(disk: Disk, checkpoint: str, program: Program, work: SinkWork
     tables: list[pa.Table] = []
     for piece in work.pieces:
         found = [read_segment(disk, checkpoint, s.extent, schema) for s in piece.source.published.segments]
-        tables.extend(part.rows for part in slice_pieces(found, np.zeros(1, np.uint16), piece.start, piece.end))
+        tables.extend(
+            part.rows for part in slice_pieces(found, np.zeros(1, np.uint16), piece.start, piece.end)
+        )
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def _disks_beside(disk: Disk) -> DiskOf:
-    """The given disk for the first process; for others a disk on the same device where the kind of disk tells them apart."""
+    """The given disk for the first process; for others a disk on the same device where the kind of disk tells
+    them apart."""
     another = getattr(disk, "another", None)
     unused = [disk]
 
@@ -464,7 +477,8 @@ def _disks_beside(disk: Disk) -> DiskOf:
 
 
 def _stable(message: messages.FromLease) -> bytes:
-    """The bytes of a message for the trace: a failure's traceback has addresses in it that differ from run to run."""
+    """The bytes of a message for the trace: a failure's traceback has addresses in it that differ from run to
+    run."""
     if isinstance(message, messages.Failed):
         return message.kind.encode()
     return messages.encode(message)

@@ -1,7 +1,9 @@
-"""A lease as an object: a real worker behind an inbox that can die, stop, stop inside its work, or answer too late.
+"""A lease as an object: a real worker behind an inbox that can die, stop, stop inside its work, or answer too
+late.
 
-It serves one message at a time, as the task of a Spark job does. One that is stopped inside its work runs in a thread of its own, of which no more
-than one step at a time is let go, so that the order of everything stays that of the loop.
+It serves one message at a time, as the task of a Spark job does. One that is stopped inside its work runs in
+a thread of its own, of which no more than one step at a time is let go, so that the order of everything stays
+that of the loop.
 """
 
 from __future__ import annotations
@@ -156,7 +158,8 @@ class SimLease:
 
 
 class Gate:
-    """Stops a worker at the nth disk step of its next work; put it in front of the lease's disk as its `Faults`."""
+    """Stops a worker at the nth disk step of its next work; put it in front of the lease's disk as its
+    `Faults`."""
 
     def __init__(self, at_step: int) -> None:
         self.holds = False

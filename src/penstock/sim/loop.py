@@ -1,6 +1,7 @@
 """The virtual clock and the one queue of events that everything simulated shares.
 
-Events run one at a time, in the order of their times; equal seeds give equal traces. Reads no real clock, starts no thread.
+Events run one at a time, in the order of their times; equal seeds give equal traces. Reads no real clock,
+starts no thread.
 """
 
 from __future__ import annotations

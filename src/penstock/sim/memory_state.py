@@ -1,7 +1,8 @@
-"""Task state in memory, for simulations of thousands of seeds; the same life cycle, deltas and digests as the LMDB states.
+"""Task state in memory, for simulations of thousands of seeds; the same life cycle, deltas and digests as the
+LMDB states.
 
-What a shard leaves behind when it is released is kept per path, as an environment on a node's disk would be. Checks its own life cycle and
-raises on any misuse: a misuse is a fault of whoever drives it.
+What a shard leaves behind when it is released is kept per path, as an environment on a node's disk would be.
+Checks its own life cycle and raises on any misuse: a misuse is a fault of whoever drives it.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ class MemoryState:
         changed, digests, sizes = [], [], []
         for number in sorted(self._shards):
             shard = self._shards[number]
-            shard.staged = {key: value for key, value in shard.staged.items() if shard.entries.get(key) != value}
+            shard.staged = {
+                key: value for key, value in shard.staged.items() if shard.entries.get(key) != value
+            }
             if not shard.staged:
                 continue
             lanes = shard.digest
@@ -152,9 +155,12 @@ class MemoryState:
         if not changed:
             return Delta.empty()
         entries = pa.RecordBatch.from_arrays(
-            [pa.array(shards, pa.uint16()), pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=ENTRY_SCHEMA
+            [pa.array(shards, pa.uint16()), pa.array(keys, pa.binary()), pa.array(values, pa.binary())],
+            schema=ENTRY_SCHEMA,
         )
-        return Delta(entries, np.array(changed, np.uint16), np.array(digests, np.uint64), np.array(sizes, np.uint32))
+        return Delta(
+            entries, np.array(changed, np.uint16), np.array(digests, np.uint64), np.array(sizes, np.uint32)
+        )
 
     def commit(self) -> None:
         assert self._is_staged, "nothing is staged"

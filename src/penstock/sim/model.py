@@ -1,7 +1,9 @@
-"""The simple model: what the committed schedule of `programs.memory_program` must have given, from its records alone.
+"""The simple model: what the committed schedule of `programs.memory_program` must have given, from its
+records alone.
 
-Reads no data file. Follows the records of each chain in order and checks, on the way, that ranges tile what was published, that counts
-and digests are those of the model, and that sink epochs hold the rows they intended.
+Reads no data file. Follows the records of each chain in order and checks, on the way, that ranges tile what
+was published, that counts and digests are those of the model, and that sink epochs hold the rows they
+intended.
 """
 
 from __future__ import annotations
@@ -105,7 +107,10 @@ class Model:
         return digest_of(self._stages[stage].states[shard].entries)
 
     def _left(self, stage: _Stage, producer: _Stage) -> int:
-        return sum(len(self._rows(stage, producer, shard, stage.at[shard], None)) for shard in range(stage.spec.shards))
+        return sum(
+            len(self._rows(stage, producer, shard, stage.at[shard], None))
+            for shard in range(stage.spec.shards)
+        )
 
     def _apply(self, stage: _Stage, record: Record) -> None:
         name = f"epoch {record.epoch} of '{record.chain}'"
@@ -123,7 +128,9 @@ class Model:
         require(record.offsets is not None, f"{name} has no offsets")
         assert record.offsets is not None
         start, end = record.offsets
-        require(start == stage.offset and end > start, f"{name} takes rows {start} to {end} after {stage.offset}")
+        require(
+            start == stage.offset and end > start, f"{name} takes rows {start} to {end} after {stage.offset}"
+        )
         require(sum(part.rows_in for part in record.parts) == end - start, f"{name} lacks rows")
         stage.offset = end
         self._publish(stage, record, [[(number, key_of(number)) for number in range(start, end)]], name)
@@ -152,7 +159,9 @@ class Model:
         require(not missed, f"{name} moved past rows of shards {missed} that no task worked on")
         self._publish(stage, record, outputs, name)
 
-    def _run_part(self, stage: _Stage, part: TaskPart, taken: Mapping[int, list[Row]], name: str) -> list[Row]:
+    def _run_part(
+        self, stage: _Stage, part: TaskPart, taken: Mapping[int, list[Row]], name: str
+    ) -> list[Row]:
         spec = stage.spec.logic
         assert isinstance(spec, StepSpec)
         shards = sorted(unpack_u16(part.shards).tolist())
@@ -160,11 +169,15 @@ class Model:
         state: Any
         for shard in shards:
             state = stage.states[shard]
-            require(shard in taken, f"{name}: a task worked on shard {shard}, which is in no group of the record")
+            require(
+                shard in taken, f"{name}: a task worked on shard {shard}, which is in no group of the record"
+            )
             out.extend(spec.step(state, shard, row) for row in taken[shard])
         rows_in = sum(len(taken[shard]) for shard in shards)
         require(part.rows_in == rows_in, f"{name}: task {part.task} took {part.rows_in} rows, not {rows_in}")
-        require(part.rows_out == len(out), f"{name}: task {part.task} gave {part.rows_out} rows, not {len(out)}")
+        require(
+            part.rows_out == len(out), f"{name}: task {part.task} gave {part.rows_out} rows, not {len(out)}"
+        )
         for number, shard in enumerate(unpack_u16(part.changed).tolist()):
             expected = digest_of(stage.states[shard].entries)
             found = part.digests[16 * number : 16 * number + 16]
@@ -172,14 +185,18 @@ class Model:
         return out
 
     def _take(self, stage: _Stage, groups: Sequence[Group], name: str) -> dict[int, list[Row]]:
-        """Rows that each shard takes; checks that its range begins where the last one ended, and ends in what is published."""
+        """Rows that each shard takes; checks that its range begins where the last one ended, and ends in what
+        is published."""
         taken: dict[int, list[Row]] = {}
         for group in groups:
             (span,) = group.ranges
             producer = self._stages[span.chain]
             last = span.end.epoch if span.end.row else span.end.epoch - 1
             require(span.start <= span.end, f"{name} goes back from {span.start} to {span.end}")
-            require(last <= producer.epoch, f"{name} takes epoch {last} of '{span.chain}', which was never committed")
+            require(
+                last <= producer.epoch,
+                f"{name} takes epoch {last} of '{span.chain}', which was never committed",
+            )
             for shard in unpack_u16(group.shards).tolist():
                 at = stage.at[shard]
                 require(span.start == at, f"{name}: shard {shard} takes from {span.start} and stood at {at}")
@@ -192,7 +209,9 @@ class Model:
             for shard in unpack_u16(group.shards).tolist():
                 stage.at[shard] = group.ranges[0].end
 
-    def _rows(self, stage: _Stage, producer: _Stage, shard: int, start: Position, end: Position | None) -> list[Row]:
+    def _rows(
+        self, stage: _Stage, producer: _Stage, shard: int, start: Position, end: Position | None
+    ) -> list[Row]:
         found: list[Row] = []
         for epoch, rows in producer.published.items():
             if epoch < start.epoch or (end is not None and (epoch, 0) >= (end.epoch, end.row)):
@@ -207,13 +226,19 @@ class Model:
         rows = [row for part in outputs for row in part]
         stage.published[record.epoch] = rows
         segments = [segment for part in record.parts for segment in part.segments]
-        require(sum(segment.rows for segment in segments) == len(rows), f"{name} published another number of rows")
+        require(
+            sum(segment.rows for segment in segments) == len(rows), f"{name} published another number of rows"
+        )
         for spec in self._program.stages.values():
             for given in spec.inputs:
                 if given.producer == record.chain:
-                    self._check_counts(spec, stage.spec, rows, [s.shard_rows for s in segments if s.edge == given.edge], name)
+                    self._check_counts(
+                        spec, stage.spec, rows, [s.shard_rows for s in segments if s.edge == given.edge], name
+                    )
 
-    def _check_counts(self, spec: StageSpec, producer: StageSpec, rows: Sequence[Row], found: Sequence[bytes], name: str) -> None:
+    def _check_counts(
+        self, spec: StageSpec, producer: StageSpec, rows: Sequence[Row], found: Sequence[bytes], name: str
+    ) -> None:
         expected = [0] * spec.shards
         for row in rows:
             expected[shard_of_row(spec, producer, row)] += 1

@@ -1,7 +1,9 @@
-"""The topology that simulations and fault tests run: a native source, two operators keyed differently, a sink.
+"""The topology that simulations and fault tests run: a native source, two operators keyed differently, a
+sink.
 
-Its logic is made to give faults away. `fold` keeps, per key, a count and a running hash over the ids of its rows: a row lost, doubled or out of
-order changes everything after it, whatever the epochs were. `gather`, keyed by another column, checks the counts of every key of the first.
+Its logic is made to give faults away. `fold` keeps, per key, a count and a running hash over the ids of its
+rows: a row lost, doubled or out of order changes everything after it, whatever the epochs were. `gather`,
+keyed by another column, checks the counts of every key of the first.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from penstock.sim.memory_state import Kept, MemoryState
 from penstock.topology.states import ListState, MapState, StateSpec, ValueState
 
 SOURCE = pa.schema([("id", pa.int64()), ("k", pa.int64())])
-FOLDED = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("g", pa.int64()), ("seq", pa.int64()), ("mark", pa.int64())])
+FOLDED = pa.schema(
+    [("id", pa.int64()), ("k", pa.int64()), ("g", pa.int64()), ("seq", pa.int64()), ("mark", pa.int64())]
+)
 GATHERED = pa.schema([("id", pa.int64()), ("g", pa.int64()), ("seq", pa.int64()), ("mark", pa.int64())])
 KEYS = 37
 GROUPS = 11
@@ -40,7 +44,9 @@ def key_of(row: int) -> int:
 def make_rows(start: int, count: int) -> pa.RecordBatch:
     """The native source: row i is (i, key_of(i))."""
     ids = list(range(start, start + count))
-    return pa.RecordBatch.from_arrays([pa.array(ids, pa.int64()), pa.array([key_of(i) for i in ids], pa.int64())], schema=SOURCE)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(ids, pa.int64()), pa.array([key_of(i) for i in ids], pa.int64())], schema=SOURCE
+    )
 
 
 def mix(mark: int, value: int) -> int:
@@ -85,7 +91,9 @@ class StepSpec:
     schema: pa.Schema
     node: dict[str, Kept] = field(default_factory=dict)
 
-    def build(self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int) -> StepLogic:
+    def build(
+        self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int
+    ) -> StepLogic:
         return StepLogic(self)
 
     def identity(self) -> dict[str, object]:
@@ -162,21 +170,47 @@ def local_program(*, shards: tuple[int, int] = (8, 12), tasks: tuple[int, int, i
     """The same topology with row functions on real state in LMDB."""
     kept: dict[str, StateSpec] = {"count": ValueState("long"), "mark": ValueState("long")}
     seen: dict[str, StateSpec] = {**kept, "seen": MapState("long", "long"), "notes": ListState("long")}
-    return two_operators(RowLogicSpec(fold_rows, FOLDED, kept), RowLogicSpec(gather_rows, GATHERED, seen), shards, tasks)
+    return two_operators(
+        RowLogicSpec(fold_rows, FOLDED, kept), RowLogicSpec(gather_rows, GATHERED, seen), shards, tasks
+    )
 
 
 def two_operators(
-    fold: LogicSpec, gather: LogicSpec, shards: tuple[int, int] = (8, 12), tasks: tuple[int, int, int] = (1, 2, 2)
+    fold: LogicSpec,
+    gather: LogicSpec,
+    shards: tuple[int, int] = (8, 12),
+    tasks: tuple[int, int, int] = (1, 2, 2),
 ) -> Program:
-    """The same topology with any logic whose `fold` is keyed by k and gives a column g, by which `gather` is keyed."""
-    edges = [EdgeSpec(0, ("k",), shards[0], "fold"), EdgeSpec(1, ("g",), shards[1], "gather"), EdgeSpec(2, (), 1, "sink")]
+    """The same topology with any logic whose `fold` is keyed by k and gives a column g, by which `gather` is
+    keyed."""
+    edges = [
+        EdgeSpec(0, ("k",), shards[0], "fold"),
+        EdgeSpec(1, ("g",), shards[1], "gather"),
+        EdgeSpec(2, (), 1, "sink"),
+    ]
     stages = [
         StageSpec("source", "source", SOURCE, edges=[edges[0]], tasks=tasks[0], generate=make_rows),
         StageSpec(
-            "fold", "operator", fold.schema, [InputSpec(0, "source", SOURCE)], [edges[1]], ("k",), shards[0], tasks[1], fold
+            "fold",
+            "operator",
+            fold.schema,
+            [InputSpec(0, "source", SOURCE)],
+            [edges[1]],
+            ("k",),
+            shards[0],
+            tasks[1],
+            fold,
         ),
         StageSpec(
-            "gather", "operator", gather.schema, [InputSpec(1, "fold", fold.schema)], [edges[2]], ("g",), shards[1], tasks[2], gather
+            "gather",
+            "operator",
+            gather.schema,
+            [InputSpec(1, "fold", fold.schema)],
+            [edges[2]],
+            ("g",),
+            shards[1],
+            tasks[2],
+            gather,
         ),
         StageSpec("sink", "sink", gather.schema, inputs=[InputSpec(2, "gather", gather.schema)]),
     ]

@@ -1,8 +1,10 @@
-"""The record, lease and bring protocol as a deterministic simulation: the real code under a random, seeded storm.
+"""The record, lease and bring protocol as a deterministic simulation: the real code under a random, seeded
+storm.
 
-A world has one machine, any number of driver processes and their leases. Things happen to it (kills, zombies, pauses, crashes, take-overs, power
-losses, I/O errors, slow syncs, clean-up at the wrong moment); promises are checked at every commit, deletion and start, and at the end, after
-the weather has cleared, against a simple model of the committed schedule.
+A world has one machine, any number of driver processes and their leases. Things happen to it (kills, zombies,
+pauses, crashes, take-overs, power losses, I/O errors, slow syncs, clean-up at the wrong moment); promises are
+checked at every commit, deletion and start, and at the end, after the weather has cleared, against a simple
+model of the committed schedule.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.dataplane import paths, records
 from penstock.dataplane.chains import Chains
@@ -87,8 +89,17 @@ class World:
         shape = random.Random(seed)
         tasks = (shape.choice((1, 1, 2)), shape.choice((1, 2, 3)), shape.choice((1, 2)))
         self.program = memory_program(shards=(shape.choice((8, 16)), shape.choice((8, 12))), tasks=tasks)
-        self.settings = quick(SMALL, max_epoch_rows=shape.choice((10, 24, 60)), retain_epochs=shape.choice((4, 12, 30)))
+        self.settings = quick(
+            SMALL, max_epoch_rows=shape.choice((10, 24, 60)), retain_epochs=shape.choice((4, 12, 30))
+        )
         self.capacity = shape.choice((1, 2, 3))
+        self.delays = Delays(
+            append=shape.choice(((0.0005, 0.005), (0.0005, 0.005), (0.01, 0.08))),
+            lease_start=shape.choice(((0.01, 0.06), (0.0005, 0.004))),
+            office_s=shape.choice((0.05, 0.01)),
+            cleanup_s=shape.choice((0.15, 0.05)),
+            stall_ratio=weather.stall_ratio,
+        )
         self.sink = SinkLog()
         self.machine = SimDisk(seed, short_write_ratio=0.05)
         self.machine.make_dirs(os.path.dirname(CHECKPOINT))
@@ -126,12 +137,16 @@ class World:
             rows=self.weather.rows,
             capacity=self.capacity,
             loop=self.loop,
-            delays=Delays(stall_ratio=self.weather.stall_ratio),
+            delays=self.delays,
             sink=self.sink,
             name=f"d{number}",
             start=False,
         )
-        driver.on_append, driver.on_published, driver.on_deleting = self.see_append, self.see_published, self.see_deleting
+        driver.on_append, driver.on_published, driver.on_deleting = (
+            self.see_append,
+            self.see_published,
+            self.see_deleting,
+        )
         was, self._opening = self._opening, True
         try:
             driver.restart()
@@ -272,6 +287,9 @@ class World:
             for lease in driver.leases.values():
                 if lease.paused:
                     lease.resume()
+        self.delays = replace(self.delays, stall_ratio=0.0)
+        for driver in self.drivers:
+            driver.delays = self.delays
         if self.current is None:
             self.start_driver()
         self._run_to_the_end()
@@ -281,7 +299,9 @@ class World:
         assert driver is not None
         driver.run_until("drained", CALM_S)
         require(driver.running, f"the driver ended on a healthy machine: {driver.failed}")
-        require(driver.drained(), f"not drained after {CALM_S} s on a healthy machine: {self.describe(driver)}")
+        require(
+            driver.drained(), f"not drained after {CALM_S} s on a healthy machine: {self.describe(driver)}"
+        )
 
     def describe(self, driver: Driver) -> str:
         runs = [f"{name} {run.phase} epoch {run.chain.epoch} ready {int(run.ready.sum())}/{len(run.ready)} "
@@ -299,9 +319,14 @@ class World:
         record = records.decode_record(encoded)
         own = records.hash_of(encoded)
         place = (record.chain, record.epoch, record.kind)
-        require(self.slots.setdefault(place, own) == own, f"two records are {record.kind} {record.epoch} of '{record.chain}'")
+        require(
+            self.slots.setdefault(place, own) == own,
+            f"two records are {record.kind} {record.epoch} of '{record.chain}'",
+        )
         require(own in self.written, f"{place} was published and never appended")
-        self.acknowledged[own] = f"{record.kind} {record.epoch} of '{record.chain}' (generation {record.generation})"
+        self.acknowledged[own] = (
+            f"{record.kind} {record.epoch} of '{record.chain}' (generation {record.generation})"
+        )
         if self.current is driver:
             for part in record.parts:
                 for name in files_of(part):
@@ -309,7 +334,8 @@ class World:
                     require(there or not self._needed(name), f"{name} is gone when {place} was acknowledged")
 
     def see_deleting(self, driver: Driver, doomed: list[str]) -> None:
-        """Files are about to be deleted: none of them is named by what a driver that starts now would read."""
+        """Files are about to be deleted: none of them is named by what a driver that starts now would
+        read."""
         names = {path.rpartition("/")[2] for path in doomed}
         reachable = names & self.read_live()
         require(not reachable, f"generation {driver.generation} deletes reachable files {sorted(reachable)}")
@@ -318,7 +344,8 @@ class World:
         return name in self.read_live()
 
     def read_live(self) -> set[str]:
-        """Files that a driver needs that starts at this moment: the log part it would read, and what that names."""
+        """Files that a driver needs that starts at this moment: the log part it would read, and what that
+        names."""
         was, self._inside = self._inside, True
         try:
             tail = read_tail(self.machine, CHECKPOINT)
@@ -369,7 +396,10 @@ class World:
         last = self.current
         assert last is not None and last is not driver
         last.run_until(lambda: all(run.ready.all() for run in last.engine.runs.values()), CALM_S)
-        require(last.running and last.drained(), f"the last restart does not come up: {last.failed or self.describe(last)}")
+        require(
+            last.running and last.drained(),
+            f"the last restart does not come up: {last.failed or self.describe(last)}",
+        )
 
     def check_schedule(self, driver: Driver) -> None:
         self.check_start(driver)
@@ -380,11 +410,16 @@ class World:
         for name, chain in driver.engine.chains.by_name.items():
             if chain.spec.kind == "operator":
                 for shard in range(chain.spec.shards):
-                    require(chain.digest(shard) == model.digest(name, shard), f"digest of '{name}', shard {shard}")
+                    require(
+                        chain.digest(shard) == model.digest(name, shard), f"digest of '{name}', shard {shard}"
+                    )
         seen: set[int] = set()
         for generation, epoch, table in self.sink.calls:
             rows = [tuple(row.values()) for row in table.to_pylist()]
-            require(model.sink_rows.get(epoch) == rows, f"sink epoch {epoch} of generation {generation} holds other rows")
+            require(
+                model.sink_rows.get(epoch) == rows,
+                f"sink epoch {epoch} of generation {generation} holds other rows",
+            )
             seen.add(epoch)
         require(seen == set(model.sink_rows), "a sink epoch was done and never handed over")
         ids = sorted(row[0] for rows in model.sink_rows.values() for row in rows)
@@ -400,7 +435,9 @@ class World:
         orphans = [
             name
             for name in self.machine.list(paths.data(CHECKPOINT))
-            if name not in live and (file := paths.parse_data(name)) is not None and file.writer not in driver.engine.leases
+            if name not in live
+            and (file := paths.parse_data(name)) is not None
+            and file.writer not in driver.engine.leases
         ]
         require(not orphans, f"orphans after two rounds of clean-up: {orphans}")
         logs = self.machine.list(paths.logs(CHECKPOINT))
@@ -408,7 +445,9 @@ class World:
 
 
 def files_of(part: records.TaskPart) -> set[str]:
-    extents = [segment.extent for segment in part.segments] + [s.extent for s in part.snapshots if s.extent is not None]
+    extents = [segment.extent for segment in part.segments] + [
+        s.extent for s in part.snapshots if s.extent is not None
+    ]
     return {extent.file for extent in [*extents, *([part.delta] if part.delta else [])]}
 
 
@@ -424,7 +463,13 @@ def simulate(seed: int, weather: Weather | None = None, driver_class: type[Drive
         violation = f"{type(error).__name__}: {error}"
         world.loop.note(f"violation {type(error).__name__}")
     return Outcome(
-        seed, violation, world.loop.trace(), len(world.drivers), len(world.acknowledged), world.happened, world.loop.recent[-40:]
+        seed,
+        violation,
+        world.loop.trace(),
+        len(world.drivers),
+        len(world.acknowledged),
+        world.happened,
+        world.loop.recent[-40:],
     )
 
 

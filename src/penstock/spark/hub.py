@@ -1,6 +1,7 @@
 """The driver's one selector thread: all lease sockets, and every call into the engine.
 
-Other threads (log, sinks, ingest, the user's) hand in work by `post`; nothing but this thread touches the engine. Never blocks on a disk.
+Other threads (log, sinks, ingest, the user's) hand in work by `post`; nothing but this thread touches the
+engine. Never blocks on a disk.
 """
 
 from __future__ import annotations
@@ -246,5 +247,3 @@ class Hub:
                 closing()
         os.close(self._wake_in)
         os.close(self._wake_out)
-
-

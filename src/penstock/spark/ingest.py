@@ -1,7 +1,7 @@
 """Ingest: a Structured Streaming query whose checkpoint lives inside ours; one batch is one record.
 
-A batch is keyed by (source, query id, batch id): Spark may run it again after a crash, and a repeated batch is run to a no-op. Back-pressure blocks before a
-batch is read.
+A batch is keyed by (source, query id, batch id): Spark may run it again after a crash, and a repeated batch
+is run to a no-op. Back-pressure blocks before a batch is read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class PartitionWriter:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+        partition, attempt = (
+            (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+        )
         writer = f"{self.writer}_{partition}_{attempt}"
         data = DataWriter(PosixDisk(), self.checkpoint, self.generation, writer, "seg")
         segments: list[records.Segment] = []
@@ -72,7 +74,9 @@ class PartitionWriter:
         data.close()
         part = TaskPart(partition, writer, b"", rows, rows, segments)
         written = WrittenPart(part, records.combine_stamps(stamps))
-        yield pa.RecordBatch.from_pydict({"written": [msgspec.msgpack.encode(written)]}, pa.schema([("written", pa.binary())]))
+        yield pa.RecordBatch.from_pydict(
+            {"written": [msgspec.msgpack.encode(written)]}, pa.schema([("written", pa.binary())])
+        )
 
     def _stamp(self, table: pa.Table) -> list[Stamp]:
         if self.stamp is None or table.num_rows == 0:
@@ -105,7 +109,9 @@ def _fit(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 class Ingest:
     """Feeds one source of a running query from a streaming DataFrame."""
 
-    def __init__(self, shell: SparkShell, source: str, dataframe: Any, schema: pa.Schema, stamp: str | None) -> None:
+    def __init__(
+        self, shell: SparkShell, source: str, dataframe: Any, schema: pa.Schema, stamp: str | None
+    ) -> None:
         self._shell = shell
         self._source = source
         self._dataframe = dataframe
@@ -116,7 +122,9 @@ class Ingest:
         self.query: Any = None
 
     def start(self) -> None:
-        writer = self._dataframe.writeStream.foreachBatch(self._on_batch).option("checkpointLocation", self._checkpoint)
+        writer = self._dataframe.writeStream.foreachBatch(self._on_batch).option(
+            "checkpointLocation", self._checkpoint
+        )
         self.query = writer.start()
 
     def stop(self) -> None:
@@ -129,7 +137,11 @@ class Ingest:
         if self.query is None or self.query.isActive or self._stopped.is_set():
             return None
         error = self.query.exception()
-        return None if error is None else OperatorError(f"source '{self._source}': its Spark query failed: {str(error)[:2000]}")
+        return (
+            None
+            if error is None
+            else OperatorError(f"source '{self._source}': its Spark query failed: {str(error)[:2000]}")
+        )
 
     def drain(self) -> None:
         """Let Spark take in everything that is available now."""
@@ -159,7 +171,9 @@ class Ingest:
             hub.ask(lambda: self._shell.engine.on_batch(self._source, batch, parts, stamp, committed.set))
             while not committed.wait(0.05):
                 if self._shell.engine.failed is not None or self._stopped.is_set() or self._shell.over:
-                    raise PenstockError(f"batch {number} of source '{self._source}' was not committed: the query has ended.")
+                    raise PenstockError(
+                        f"batch {number} of source '{self._source}' was not committed: the query has ended."
+                    )
 
     def _write(self, dataframe: Any, writer: str) -> list[WrittenPart]:
         spec = self._shell.engine.program.stages[self._source]
@@ -178,5 +192,8 @@ class Ingest:
 
     def _wait_for_room(self) -> None:
         limit = self._shell.engine.settings.max_waiting_bytes
-        while not self._stopped.is_set() and self._shell.hub.ask(self._shell.engine.chains.waiting_bytes) > limit:
+        while (
+            not self._stopped.is_set()
+            and self._shell.hub.ask(self._shell.engine.chains.waiting_bytes) > limit
+        ):
             time.sleep(BLOCK_POLL_S)

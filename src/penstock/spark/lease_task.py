@@ -1,7 +1,8 @@
-"""What runs on a Spark executor while a lease lasts: connect back, prove the token, serve message after message.
+"""What runs on a Spark executor while a lease lasts: connect back, prove the token, serve message after
+message.
 
-Waits without using CPU. Ends when the driver says so, when the connection ends, or after a failure was reported; never later than that, so that a core is
-never held for nobody.
+Waits without using CPU. Ends when the driver says so, when the connection ends, or after a failure was
+reported; never later than that, so that a core is never held for nobody.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def _authenticate(sock: socket.socket, offer: LeaseOffer) -> None:
 
 def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
     node_dir = node_directory()
-    worker = Worker(LeaseIdentity(offer.lease, offer.generation, offer.checkpoint, node_dir), offer.program, PosixDisk())
+    worker = Worker(
+        LeaseIdentity(offer.lease, offer.generation, offer.checkpoint, node_dir), offer.program, PosixDisk()
+    )
     guard = threading.Lock()
     over = threading.Event()
 
@@ -116,7 +119,8 @@ def node_name() -> str:
 
 
 def node_directory() -> str:
-    """Return this node's private directory: below what Spark made for this executor alone, and deletes with it."""
+    """Return this node's private directory: below what Spark made for this executor alone, and deletes with
+    it."""
     from pyspark import SparkFiles
 
     try:

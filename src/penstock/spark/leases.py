@@ -1,6 +1,7 @@
 """Asks Spark for leases: one-task jobs, submitted without a thread each, watched until they connect or fail.
 
-Spark schedules, places, isolates and bills every core. Asks only while registered slots exceed those held and asked for by a reserve.
+Spark schedules, places, isolates and bills every core. Asks only while registered slots exceed those held and
+asked for by a reserve.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ class LeaseOffice:
     """Submits lease jobs and keeps track of them. Used by one thread."""
 
     def __init__(
-        self, spark: SparkSession, program: Program, address: tuple[str, int], generation: int, checkpoint: str, label: str
+        self,
+        spark: SparkSession,
+        program: Program,
+        address: tuple[str, int],
+        generation: int,
+        checkpoint: str,
+        label: str,
     ) -> None:
         self._spark = spark
         self._program = program
@@ -63,7 +70,9 @@ class LeaseOffice:
         """Start the one-task job of an offer."""
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", "penstock")
-        context.setJobGroup(f"penstock-{offer.lease}", f"penstock {self._label}, lease {self._count}", interruptOnCancel=True)
+        context.setJobGroup(
+            f"penstock-{offer.lease}", f"penstock {self._label}, lease {self._count}", interruptOnCancel=True
+        )
         try:
             rows = self._placed(context)
             job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
@@ -73,7 +82,8 @@ class LeaseOffice:
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _placed(self, context: Any) -> Any:
-        """One empty partition that prefers the node with the fewest leases of ours, where there are several nodes."""
+        """One empty partition that prefers the node with the fewest leases of ours, where there are several
+        nodes."""
         from pyspark.core.rdd import RDD
         from pyspark.serializers import BatchedSerializer, CPickleSerializer
 

@@ -1,4 +1,5 @@
-"""Progress as JSON-able facts: Spark's names where Spark has one, ours beside them. Reads the engine on the hub's thread."""
+"""Progress as JSON-able facts: Spark's names where Spark has one, ours beside them. Reads the engine on the
+hub's thread."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The handle of a running query, with StreamingQuery's names, and what `start()` does.
 
-Owns nothing of the protocol: it wires declaration, checkpoint, shell, ingest and sink together and answers questions about them.
+Owns nothing of the protocol: it wires declaration, checkpoint, shell, ingest and sink together and answers
+questions about them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import DeclarationError, PenstockError, QueryError, SessionError
 from penstock.spark.ingest import Ingest
 from penstock.spark.progress import progress_of
+from penstock.spark.running import remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
 from penstock.spark.slots import is_local, real_cores
@@ -88,7 +90,8 @@ class Query:
         return self._error
 
     def stop(self) -> None:
-        """End the query: epochs in flight are committed, leases end, the checkpoint is free for the next start."""
+        """End the query: epochs in flight are committed, leases end, the checkpoint is free for the next
+        start."""
         for ingest in self._ingests:
             with contextlib.suppress(Exception):
                 ingest.stop()
@@ -140,12 +143,15 @@ class Query:
 
     def digests(self, operator: str) -> list[tuple[int, bytes]]:
         """Return version and digest of every shard of an operator."""
-        return self._ask(
-            lambda shell: [
-                (int(version), shell.engine.chains[operator].digest(shard))
-                for shard, version in enumerate(shell.engine.chains[operator].versions)
-            ]
-        ) or []
+        return (
+            self._ask(
+                lambda shell: [
+                    (int(version), shell.engine.chains[operator].digest(shard))
+                    for shard, version in enumerate(shell.engine.chains[operator].versions)
+                ]
+            )
+            or []
+        )
 
     def __repr__(self) -> str:
         return f"<penstock.Query {self.name or self.id} {'running' if self.isActive else 'stopped'}>"
@@ -229,6 +235,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     except BaseException:
         query.stop()
         raise
+    remember(query)
     threading.Thread(target=query._watch, name="penstock-watch", daemon=True).start()
     return query
 
@@ -238,7 +245,9 @@ def _active_session() -> SparkSession:
 
     active = SparkSession.getActiveSession()
     if active is None:
-        raise SessionError("there is no SparkSession; call penstock.session() first, or pass yours to start(spark).")
+        raise SessionError(
+            "there is no SparkSession; call penstock.session() first, or pass yours to start(spark)."
+        )
     return active
 
 
@@ -261,15 +270,19 @@ def _bind_host(spark: SparkSession) -> str:
 
 
 def _settings(options: dict[str, str]) -> Settings:
-    named = {"maxEpochRows": ("max_epoch_rows", int), "maxEpochSeconds": ("max_epoch_s", float), "minEpochSeconds": ("min_epoch_s", float)}
+    named = {
+        "maxEpochRows": ("max_epoch_rows", int),
+        "maxEpochSeconds": ("max_epoch_s", float),
+        "minEpochSeconds": ("min_epoch_s", float),
+    }
     changed: dict[str, Any] = {}
     for option, (field, kind) in named.items():
         if option in options:
             try:
                 changed[field] = kind(options[option])
             except ValueError as error:
-                raise DeclarationError(f"option {option!r} must be a number, not {options[option]!r}.") from error
+                raise DeclarationError(
+                    f"option {option!r} must be a number, not {options[option]!r}."
+                ) from error
     changed["retain_all"] = options.get("retainAll", "false") == "true"
     return replace(Settings(), **changed)
-
-

@@ -1,7 +1,7 @@
 """The engine's shell on Spark: carries out what the engine asks, and feeds back what happened.
 
-Threads: the hub (engine and sockets), the log (appends and bases), the sink (side effects), the office (leases, heartbeats, clean-up). Each owns its
-resources; they meet only by `post`.
+Threads: the hub (engine and sockets), the log (appends and bases), the sink (side effects), the office
+(leases, heartbeats, clean-up). Each owns its resources; they meet only by `post`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class SparkShell(Listener):
         self._reserve = reserve
         self._consume = consume
         self._on_end = on_end
-        self._office = LeaseOffice(spark, program, self.hub.address, opened.claim.generation, opened.checkpoint, label)
+        self._office = LeaseOffice(
+            spark, program, self.hub.address, opened.claim.generation, opened.checkpoint, label
+        )
         self._log = LogWriter(disk, opened.checkpoint, opened.claim)
         self._log_queue: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self._sink_queue: queue.SimpleQueue[SinkWork | None] = queue.SimpleQueue()
@@ -97,7 +99,11 @@ class SparkShell(Listener):
                 f"This SparkSession has {capacity + self._reserve} task slots and Penstock needs at least {self._reserve + 1} free "
                 "ones: one for a lease and the rest for ingest and sinks; use penstock.session(), local[4], or more executors."
             )
-        for name, target in (("log", self._run_log), ("sink", self._run_sink_thread), ("office", self._run_office)):
+        for name, target in (
+            ("log", self._run_log),
+            ("sink", self._run_sink_thread),
+            ("office", self._run_office),
+        ):
             thread = threading.Thread(target=self._guarded(target), name=f"penstock-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -105,7 +111,8 @@ class SparkShell(Listener):
         self.hub.ask(lambda: self.engine.start(capacity))
 
     def stop(self, drain_s: float = 10.0) -> None:
-        """End the query in order: no new epochs, those in flight committed, leases ended, checkpoint given back."""
+        """End the query in order: no new epochs, those in flight committed, leases ended, checkpoint given
+        back."""
         if self._ended.is_set():
             return
         with contextlib.suppress(Exception):
@@ -165,7 +172,9 @@ class SparkShell(Listener):
         self._on_end(error)
 
     def _crashed(self, error: BaseException) -> None:
-        wrapped = error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
+        wrapped = (
+            error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
+        )
         if wrapped is not error:
             wrapped.__cause__ = error
         self._finish(wrapped)
@@ -284,7 +293,10 @@ class SparkShell(Listener):
         wanted = np.zeros(1, np.uint16)
         tables: list[pa.Table] = []
         for piece in work.pieces:
-            found = [read_segment(self._disk, self.opened.checkpoint, s.extent, spec.schema) for s in piece.source.published.segments]
+            found = [
+                read_segment(self._disk, self.opened.checkpoint, s.extent, spec.schema)
+                for s in piece.source.published.segments
+            ]
             tables.extend(part.rows for part in slice_pieces(found, wanted, piece.start, piece.end))
         return pa.concat_tables(tables) if tables else spec.schema.empty_table()
 
@@ -310,7 +322,9 @@ class SparkShell(Listener):
         if now - self._beaten_at > self._settings.heartbeat_s:
             self._beaten_at = now
             self._log.check_claim()
-            recordlog.write_heartbeat(self._disk, self.opened.checkpoint, Heartbeat(self.opened.claim, time.time()))
+            recordlog.write_heartbeat(
+                self._disk, self.opened.checkpoint, Heartbeat(self.opened.claim, time.time())
+            )
             self._check_capacity()
         if now - self._cleaned_at > CLEANUP_INTERVAL_S and not self._settings.retain_all:
             self._cleaned_at = now
@@ -328,7 +342,9 @@ class SparkShell(Listener):
         self._lease_failures += 1
         if self._lease_failures >= MAX_LEASE_FAILURES and not self.engine.stopping:
             self.engine._fail(
-                SessionError(f"{self._lease_failures} leases in a row ended before they could work; the last one: {reason}")
+                SessionError(
+                    f"{self._lease_failures} leases in a row ended before they could work; the last one: {reason}"
+                )
             )
 
     def _list_for_cleanup(self) -> None:

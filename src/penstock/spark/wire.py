@@ -1,6 +1,8 @@
-"""Framing and mutual authentication between driver and lease. Bytes only; what they mean is `dataplane.messages`.
+"""Framing and mutual authentication between driver and lease. Bytes only; what they mean is
+`dataplane.messages`.
 
-A frame is a length and a payload. Both sides prove that they know the lease's one-shot token, which travels through Spark's own task channel.
+A frame is a length and a payload. Both sides prove that they know the lease's one-shot token, which travels
+through Spark's own task channel.
 """
 
 from __future__ import annotations

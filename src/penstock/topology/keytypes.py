@@ -32,7 +32,9 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: st
         DeclarationError: none is given, one is unknown, given twice, or not of a type that can be a key.
     """
     if not columns:
-        raise DeclarationError(f"groupBy(...) on '{producer}' needs at least one column of {', '.join(schema.names)}.")
+        raise DeclarationError(
+            f"groupBy(...) on '{producer}' needs at least one column of {', '.join(schema.names)}."
+        )
     names: list[str] = []
     for column in columns:
         if not isinstance(column, str):
@@ -40,7 +42,9 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: st
         if column not in schema.names:
             near = difflib.get_close_matches(column, schema.names, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else "."
-            raise DeclarationError(f"groupBy: '{producer}' has no column '{column}', it has {', '.join(schema.names)}{hint}")
+            raise DeclarationError(
+                f"groupBy: '{producer}' has no column '{column}', it has {', '.join(schema.names)}{hint}"
+            )
         if column in names:
             raise DeclarationError(f"groupBy on '{producer}' names column '{column}' twice; give it once.")
         type_ = schema.field(column).type

@@ -77,7 +77,8 @@ def check_states(states: Mapping[str, Any], operator: str) -> dict[str, StateSpe
     """Return an operator's declared states, in order.
 
     Raises:
-        DeclarationError: a name cannot be an attribute or is taken, a declaration is no state, or there are too many.
+        DeclarationError: a name cannot be an attribute or is taken, a declaration is no state, or there are
+            too many.
     """
     if len(states) > MAX_STATES:
         raise DeclarationError(

@@ -1,6 +1,8 @@
-"""What a user declares: sources, keyed operators, and streams between them. Validated as it is written; no engine here.
+"""What a user declares: sources, keyed operators, and streams between them. Validated as it is written; no
+engine here.
 
-A stream is an immutable node of the topology. Every mistake that can be seen without data fails in the call that makes it, with the operator's name.
+A stream is an immutable node of the topology. Every mistake that can be seen without data fails in the call
+that makes it, with the operator's name.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Node:
 
 
 class Stream:
-    """Rows that a source or an operator puts out. Use `groupBy` to key them, `writeStream` to send them to a sink."""
+    """Rows that a source or an operator puts out. Use `groupBy` to key them, `writeStream` to send them to a
+    sink."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -71,7 +74,8 @@ class Stream:
     def groupBy(self, *columns: str) -> GroupedStream:
         """Key the rows by one or several columns.
 
-        Keys compare as Spark's do: NaN equals NaN, -0.0 equals 0.0, time stamps in UTC. A null in a key column ends the query with an error.
+        Keys compare as Spark's do: NaN equals NaN, -0.0 equals 0.0, time stamps in UTC. A null in a key
+        column ends the query with an error.
 
         Raises:
             DeclarationError: a column is unknown, or of a type that cannot be a key.
@@ -99,9 +103,14 @@ class GroupedStream:
         self._keys = keys
 
     def agg(
-        self, *aggregates: Aggregate, name: str | None = None, shards: int = DEFAULT_SHARDS, cores: int | None = None
+        self,
+        *aggregates: Aggregate,
+        name: str | None = None,
+        shards: int = DEFAULT_SHARDS,
+        cores: int | None = None,
     ) -> Stream:
-        """Keep built-in aggregates per key; after each epoch the keys that changed are put out with their new values.
+        """Keep built-in aggregates per key; after each epoch the keys that changed are put out with their new
+        values.
 
         Args:
             aggregates: such as `penstock.count()`, `penstock.sum("amount").alias("total")`.
@@ -127,10 +136,12 @@ class GroupedStream:
         shards: int = DEFAULT_SHARDS,
         cores: int | None = None,
     ) -> Stream:
-        """Call `function(key, rows, state)` once per key and epoch, for keys that have rows; it returns output rows or None.
+        """Call `function(key, rows, state)` once per key and epoch, for keys that have rows; it returns
+        output rows or None.
 
         Args:
-            function: `key` is a tuple of the key columns, `rows` the key's rows in order, `state` has one attribute per declared state.
+            function: `key` is a tuple of the key columns, `rows` the key's rows in order, `state` has one
+                attribute per declared state.
             schema: of the output rows, as DDL string, StructType or Arrow schema.
             state: for example `{"seen": penstock.ValueState("long")}`.
             name: of the operator; it is the identity of its state across restarts.
@@ -147,7 +158,8 @@ class GroupedStream:
         shards: int = DEFAULT_SHARDS,
         cores: int | None = None,
     ) -> Stream:
-        """Call `function(table, state)` once per shard and epoch with an Arrow table of the shard's rows; it returns an Arrow table."""
+        """Call `function(table, state)` once per shard and epoch with an Arrow table of the shard's rows; it
+        returns an Arrow table."""
         return self._function("arrow", function, schema, state, name, shards, cores)
 
     def _function(
@@ -167,9 +179,13 @@ class GroupedStream:
         parsed = parse_schema(schema, f"schema of operator '{operator}'")
         return self._operator(operator, kind, parsed, shards, cores, function=function, states=states)
 
-    def _operator(self, name: str, kind: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any) -> Stream:
+    def _operator(
+        self, name: str, kind: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any
+    ) -> Stream:
         if not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
-            raise DeclarationError(f"operator '{name}': shards must be from 1 to {MAX_SHARDS}, not {shards!r}.")
+            raise DeclarationError(
+                f"operator '{name}': shards must be from 1 to {MAX_SHARDS}, not {shards!r}."
+            )
         if cores is not None and (not isinstance(cores, int) or cores < 1):
             raise DeclarationError(f"operator '{name}': cores must be a positive number, not {cores!r}.")
         return Stream(Node(name, kind, schema, (self._node,), self._keys, shards, cores, **more))
@@ -183,22 +199,32 @@ def generate(
     name: str = "source",
     limit: int | None = None,
 ) -> Stream:
-    """Declare a native open-loop source: row i arrives at its scheduled time, whether or not the query keeps up.
+    """Declare a native open-loop source: row i arrives at its scheduled time, whether or not the query keeps
+    up.
 
     Args:
-        function: `function(offset, count)` returns rows offset to offset + count as an Arrow record batch; the same offset must always give the same
-            row, since rows that were not committed are made again.
+        function: `function(offset, count)` returns rows offset to offset + count as an Arrow record batch;
+            the same offset must always give the same row, since rows that were not committed are made again.
         schema: of the rows.
-        rate: rows per second, or a list of (seconds, rows per second) steps of which the last one holds; 0 pauses.
+        rate: rows per second, or a list of (seconds, rows per second) steps of which the last one holds; 0
+            pauses.
         name: of the source.
         limit: number of rows after which the source ends.
     """
     check_name(name, "source")
     if not callable(function):
-        raise DeclarationError(f"source '{name}': generate(...) takes a function (offset, count), not {function!r}.")
-    steps = ((0.0, float(rate)),) if isinstance(rate, int | float) else tuple((float(s), float(r)) for s, r in rate)
+        raise DeclarationError(
+            f"source '{name}': generate(...) takes a function (offset, count), not {function!r}."
+        )
+    steps = (
+        ((0.0, float(rate)),)
+        if isinstance(rate, int | float)
+        else tuple((float(s), float(r)) for s, r in rate)
+    )
     if not steps or any(seconds < 0 or per_s < 0 for seconds, per_s in steps):
-        raise DeclarationError(f"source '{name}': rate must be rows per second or (seconds, rows per second) steps, not {rate!r}.")
+        raise DeclarationError(
+            f"source '{name}': rate must be rows per second or (seconds, rows per second) steps, not {rate!r}."
+        )
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise DeclarationError(f"source '{name}': limit must be a number of rows, not {limit!r}.")
     parsed = parse_schema(schema, f"schema of source '{name}'")
@@ -208,7 +234,9 @@ def generate(
 def check_name(name: object, what: str) -> str:
     """Return a legal name or say what is wrong with it."""
     if not isinstance(name, str) or not _NAME.match(name):
-        raise DeclarationError(f"{what} name {name!r} must begin with a letter and have only letters, digits and underscores.")
+        raise DeclarationError(
+            f"{what} name {name!r} must begin with a letter and have only letters, digits and underscores."
+        )
     return name
 
 

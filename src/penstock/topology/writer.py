@@ -1,6 +1,8 @@
-"""Where rows go and how the query is run: the declaration behind `writeStream`, with PySpark's names. Starts nothing by itself.
+"""Where rows go and how the query is run: the declaration behind `writeStream`, with PySpark's names. Starts
+nothing by itself.
 
-The engine registers itself with `set_starter`, so that declaring a topology needs neither Spark nor the data plane.
+The engine registers itself with `set_starter`, so that declaring a topology needs neither Spark nor the data
+plane.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def set_starter(starter: Starter) -> None:
 
 
 class StreamWriter:
-    """Collects sink, name and options; `start()` runs the query. Methods return the writer, as PySpark's do."""
+    """Collects sink, name and options; `start()` runs the query. Methods return the writer, as PySpark's
+    do."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -65,15 +68,18 @@ class StreamWriter:
     def format(self, source: str) -> StreamWriter:
         """Choose a built-in sink: 'memory' keeps the rows on the driver, 'noop' drops them."""
         if source not in FORMATS:
-            raise DeclarationError(f"sink format {source!r} is unknown; use one of {', '.join(FORMATS)}, or foreachBatch(function).")
+            raise DeclarationError(
+                f"sink format {source!r} is unknown; use one of {', '.join(FORMATS)}, or foreachBatch(function)."
+            )
         self._sink = source
         return self
 
     def foreachBatch(self, func: Callable[..., Any]) -> StreamWriter:
         """Call `func(table, sink_epoch)` on the driver for every sink epoch, in order.
 
-        A sink epoch always means the same rows: after a failure it may be handed over again, with the same number and the same rows, so a function
-        that remembers the last number it finished never applies a row twice.
+        A sink epoch always means the same rows: after a failure it may be handed over again, with the same
+        number and the same rows, so a function that remembers the last number it finished never applies a row
+        twice.
         """
         if not callable(func):
             raise DeclarationError(f"foreachBatch(...) takes a function (table, sink_epoch), not {func!r}.")
@@ -81,7 +87,8 @@ class StreamWriter:
         return self
 
     def outputMode(self, outputMode: str) -> StreamWriter:
-        """Accept 'update' (aggregates put out the keys that changed) and 'append' for functions, which put out what they return."""
+        """Accept 'update' (aggregates put out the keys that changed) and 'append' for functions, which put
+        out what they return."""
         allowed = ("update",) if self._stream.node.kind == "aggregate" else ("append", "update")
         if outputMode not in allowed:
             raise DeclarationError(
@@ -123,7 +130,11 @@ class StreamWriter:
     def declare(self) -> Declared:
         """Return the declaration after checking that it is complete."""
         if not self._sink:
-            raise DeclarationError(f"'{self._stream.node.name}' has no sink; call format('memory'), format('noop') or foreachBatch(function).")
+            raise DeclarationError(
+                f"'{self._stream.node.name}' has no sink; call format('memory'), format('noop') or foreachBatch(function)."
+            )
         if "checkpointLocation" not in self._options:
-            raise DeclarationError("option('checkpointLocation', ...) is required: a directory that all nodes can reach.")
+            raise DeclarationError(
+                "option('checkpointLocation', ...) is required: a directory that all nodes can reach."
+            )
         return Declared(self._stream.node, self._sink, self._function, self._name, dict(self._options))

@@ -1,7 +1,7 @@
 """Vectorised functions: `fn(table, state)` once per shard and epoch, over Arrow tables.
 
-Value states are read and written by column (`lookup`, `update`); anything else goes key by key through `state.key(...)`.
-The function's table is checked against the declared schema before it goes anywhere.
+Value states are read and written by column (`lookup`, `update`); anything else goes key by key through
+`state.key(...)`. The function's table is checked against the declared schema before it goes anywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from penstock.topology.states import StateSpec, ValueState
 
 ArrowFunction = Callable[[pa.Table, "ShardState"], pa.Table]
 Keys = Any
-"""Key columns: a table or batch that has them by name, or a sequence of columns in key order, or one column."""
+"""Key columns: a table or batch that has them by name, or a sequence of columns in key order, or one
+column."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class ArrowLogic:
 
 
 class ShardState:
-    """The state of one shard's keys: one attribute per declared state, and `key(...)` for the state of one key."""
+    """The state of one shard's keys: one attribute per declared state, and `key(...)` for the state of one
+    key."""
 
     def __init__(
         self, state: EntryState, shard: int, keys: Sequence[pa.Field], specs: Mapping[str, StateSpec]

@@ -1,7 +1,7 @@
 """Group an epoch's rows by key, without Python per row.
 
-Keys come in the order of their first row within each shard, rows of a key in their channel order: both follow from the
-rows alone, so a replay groups the same way.
+Keys come in the order of their first row within each shard, rows of a key in their channel order: both follow
+from the rows alone, so a replay groups the same way.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def group_by_key(given: ShardedRows, names: Sequence[str], operator: str) -> Gro
 def _codes(
     rows: pa.Table, names: Sequence[str], operator: str
 ) -> tuple[npt.NDArray[np.int32], pa.BinaryArray]:
-    """Return the number of each row's key, numbered by first appearance, and the bytes of the distinct keys."""
+    """Return the number of each row's key, numbered by first appearance, and the bytes of the distinct
+    keys."""
     columns = [rows.column(name) for name in names]
     if len(columns) == 1 and _compares_as_bytes(columns[0].type) and not columns[0].null_count:
         distinct = columns[0].combine_chunks().dictionary_encode()

@@ -1,6 +1,7 @@
 """What a task's logic is: rows of its shards in, rows out, state changed on the way.
 
-Logic never sees files, epochs of others, or any clock but the epoch time. The same input gives the same bytes.
+Logic never sees files, epochs of others, or any clock but the epoch time. The same input gives the same
+bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Logic(Protocol):
     def run(self, given: EpochInput) -> pa.Table:
         """Process one epoch; return the output rows (output schema), ordered by shard and then by emission.
 
-        Raises OperatorError (naming operator, key and cause) when user code fails or returns rows that do not fit.
+        Raises OperatorError (naming operator, key and cause) when user code fails or returns rows that do not
+        fit.
         """
         ...
 
@@ -57,7 +59,9 @@ class LogicSpec(Protocol):
         """Schema of the output rows."""
         ...
 
-    def build(self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int) -> Logic:
+    def build(
+        self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int
+    ) -> Logic:
         """Make the logic with empty state; `memory_bytes` bounds its cache of decoded state."""
         ...
 

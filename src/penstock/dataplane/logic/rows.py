@@ -1,7 +1,8 @@
 """Row functions: `fn(key, rows, state)` once per key and epoch, in a fixed order.
 
-Rows are grouped and turned into named tuples column by column; the only Python that runs per row is the user's. An
-exception of the user's ends the epoch as an OperatorError that names the key and carries the traceback.
+Rows are grouped and turned into named tuples column by column; the only Python that runs per row is the
+user's. An exception of the user's ends the epoch as an OperatorError that names the key and carries the
+traceback.
 """
 
 from __future__ import annotations

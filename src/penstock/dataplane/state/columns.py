@@ -25,6 +25,7 @@ from penstock.dataplane.state.column_entries import (
     BITS,
     HASH,
     MAX_BITS,
+    PREFIX_BYTES,
     WORDS,
     EntryFormat,
     binary_sizes,
@@ -67,6 +68,8 @@ class _Change:
 
     slots: I64
     shards: U16
+    starts: I64
+    """Where the runs of equal shards begin."""
     keys: pa.BinaryArray
     rows: U64
 
@@ -115,7 +118,7 @@ class ColumnState:
         self._versions: I64 = np.zeros(shards, np.int64)
         self._dirty_since: I64 = np.zeros(shards, np.int64)
         self._sealed: npt.NDArray[np.bool_] = np.zeros(shards, np.bool_)
-        self._changes: list[_Change] = []
+        self._change: _Change | None = None
         self._staged_epoch: int | None = None
 
     # ------------------------------------------------------------------------------------------ epochs
@@ -123,9 +126,11 @@ class ColumnState:
     def update(self, epoch: int, batch: KeyBatch, initial: U64, combine: Combine) -> U64:
         """Hand the rows of a batch of keys to `combine`, and keep what it makes of them; return the rows.
 
-        A key without state gets the words `initial` and no presence bits first. Called at most once per key
-        and epoch; all shards of the batch are sealed.
+        A key without state gets the words `initial` and no presence bits first. Called at most once per
+        epoch; all shards of the batch are sealed.
         """
+        if self._change is not None:
+            raise RuntimeError(f"operator {self._operator!r}: a second update before commit")
         if not len(batch.hashes):
             return np.empty((0, WORDS + self._form.words), np.uint64)
         found = self._store.find(batch.hashes, batch.keys)
@@ -146,23 +151,22 @@ class ColumnState:
         self._digests[batch.shards[starts]] += np.add.reduceat(after - before, starts, axis=0)
         changed = after[:, 0] != before[:, 0]
         changed |= after[:, 1] != before[:, 1]
-        self._changes.append(_changed_part(_Change(found.slots, batch.shards, batch.keys, rows), changed))
+        self._change = _changed_part(_Change(found.slots, batch.shards, starts, batch.keys, rows), changed)
         return rows
 
     def stage(self, epoch: int) -> Delta:
         self._staged_epoch = epoch
-        changes = [change for change in self._changes if len(change.slots)]
-        if not changes:
+        change = self._change
+        if change is None or not len(change.slots):
             return Delta.empty()
-        change = changes[0] if len(changes) == 1 else self._merged(changes)
         keys = entry_keys(change.keys, self._key_bytes)
-        starts = _starts(change.shards)
-        shards = change.shards[starts]
+        starts = change.starts
+        shards, counts = change.shards[starts], _counts(starts, len(keys))
         if self._key_bytes is None:
             key_bytes = np.add.reduceat(binary_sizes(keys), starts, dtype=np.int64)
         else:
-            key_bytes = np.diff(starts, append=len(keys)) * (3 + self._key_bytes)
-        value_bytes = np.diff(starts, append=len(keys)) * self._form.value_bytes
+            key_bytes = counts * (PREFIX_BYTES + self._key_bytes)
+        value_bytes = counts * self._form.value_bytes
         return Delta(
             entries=_batch(pa.array(change.shards), keys, pack_values(change.rows, self._form)),
             shards=shards,
@@ -171,18 +175,16 @@ class ColumnState:
         )
 
     def commit(self) -> None:
-        epoch = self._staged_epoch
-        if epoch is None:
-            if self._changes:
-                raise RuntimeError(f"operator {self._operator!r}: commit before stage")
-            return
-        for change in self._changes:
+        change, epoch = self._change, self._staged_epoch
+        if change is not None and epoch is None:
+            raise RuntimeError(f"operator {self._operator!r}: commit before stage")
+        if change is not None and epoch is not None:
             self._store.dirty[change.slots] = True
-            shards = change.shards[_starts(change.shards)]
+            shards = change.shards[change.starts]
             shards = shards[self._sealed[shards]]  # one may have been dropped meanwhile
             self._versions[shards] = epoch
             self._dirty_since[shards[self._dirty_since[shards] == 0]] = epoch
-        self._changes, self._staged_epoch = [], None
+        self._change, self._staged_epoch = None, None
 
     def flush(self, budget_s: float) -> None:
         self._require_committed("flush")
@@ -203,7 +205,9 @@ class ColumnState:
             return False
         entries = local.count if local_version is not None else 0
         self._digests[shard] = digest_lanes(local.digest)
-        self._bytes[shard] = entries * (3 + (self._key_bytes or _TEXT_KEY_BYTES) + self._form.value_bytes)
+        self._bytes[shard] = entries * (
+            PREFIX_BYTES + (self._key_bytes or _TEXT_KEY_BYTES) + self._form.value_bytes
+        )
         self._incomplete[shard] = entries > 0
         self._versions[shard] = local.version
         self._locals[shard] = local
@@ -239,7 +243,7 @@ class ColumnState:
             self._forget(shard).destroy()
             return False
         self._sealed[shard] = True
-        if not self._changes:
+        if self._change is None:
             self._shrink()
         return True
 
@@ -314,7 +318,7 @@ class ColumnState:
             fresh = rows.take(missing, axis=0)
         found.slots[missing] = self._store.append(keys, shards, fresh, dirty)
         sizes = binary_sizes(keys) if self._key_bytes is None else np.full(len(keys), self._key_bytes)
-        np.add.at(self._bytes, shards, sizes + (3 + self._form.value_bytes))
+        np.add.at(self._bytes, shards, sizes + (PREFIX_BYTES + self._form.value_bytes))
 
     def _fetch(self, batch: KeyBatch, found: Found) -> None:
         """Give slots to the keys that were evicted or never loaded; they are not missing any more."""
@@ -359,14 +363,6 @@ class ColumnState:
     def _hashes(self, keys: pa.BinaryArray) -> U64:
         columns = key_format.decode_keys(keys, self._key_types)
         return key_format.hash_keys(columns, self._key_names, self._operator)
-
-    def _merged(self, changes: list[_Change]) -> _Change:
-        slots = np.unique(np.concatenate([change.slots for change in changes]))
-        shards = self._store.shards(slots)
-        slots = slots[np.argsort(shards, kind="stable")]
-        return _Change(
-            slots, self._store.shards(slots), self._store.take_keys(slots), self._store.take(slots)
-        )
 
     def _dirty_shards(self) -> list[int]:
         dirty: list[int] = np.flatnonzero((self._dirty_since > 0) & self._sealed).tolist()
@@ -417,7 +413,7 @@ class ColumnState:
             column[shard] = 0
         self._damaged.discard(shard)
         # A change that is not yet committed holds slot numbers, which compaction would make wrong.
-        if not self._changes and 2 * self._store.removed > max(self._store.count, 1 << 12):
+        if self._change is None and 2 * self._store.removed > max(self._store.count, 1 << 12):
             self._store.compact(self._store.live_slots())
         return self._locals.pop(shard)
 
@@ -430,7 +426,7 @@ class ColumnState:
             raise RuntimeError(f"operator {self._operator!r}: shard {shard} is {found}, not {wanted}")
 
     def _require_committed(self, what: str) -> None:
-        if self._changes or self._staged_epoch is not None:
+        if self._change is not None or self._staged_epoch is not None:
             raise RuntimeError(f"operator {self._operator!r}: {what} while an epoch is not committed")
 
 
@@ -452,6 +448,14 @@ def _starts(shards: U16) -> I64:
     return np.concatenate((np.zeros(min(1, len(shards)), np.int64), starts))
 
 
+def _counts(starts: I64, total: int) -> I64:
+    """Return how long the runs are."""
+    counts = np.empty(len(starts), np.int64)
+    np.subtract(starts[1:], starts[:-1], out=counts[:-1])
+    counts[-1:] = total - starts[-1:]
+    return counts
+
+
 def _oldest(touched: U64, count: int) -> I64:
     """Return the positions of the `count` least values; of equal ones the first."""
     if count >= len(touched):
@@ -465,9 +469,8 @@ def _changed_part(change: _Change, changed: npt.NDArray[np.bool_]) -> _Change:
     if changed.all():
         return change
     at = np.flatnonzero(changed)
-    return _Change(
-        change.slots[at], change.shards[at], change.keys.take(pa.array(at)), change.rows.take(at, axis=0)
-    )
+    shards, keys = change.shards[at], change.keys.take(pa.array(at))
+    return _Change(change.slots[at], shards, _starts(shards), keys, change.rows.take(at, axis=0))
 
 
 def _batch(shards: pa.Array, keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:

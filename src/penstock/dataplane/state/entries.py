@@ -1,8 +1,10 @@
-"""State of row and vectorised functions: decoded in memory, staged per epoch, written to local state behind commits.
+"""State of row and vectorised functions: decoded in memory, staged per epoch, written to local state behind
+commits.
 
-Owns, for each shard of a task: its local environment, the entries that are committed but not yet in it (`pending`), its
-version and digest, and the decoded keys. Nothing reaches an environment before its record exists. Decoded keys are
-evicted only between epochs, least recently used first, so eviction never changes what a function sees.
+Owns, for each shard of a task: its local environment, the entries that are committed but not yet in it
+(`pending`), its version and digest, and the decoded keys. Nothing reaches an environment before its record
+exists. Decoded keys are evicted only between epochs, least recently used first, so eviction never changes
+what a function sees.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.kinds import Changes, Column, Entry, ListColumn, StateContext, ValueColumn
 from penstock.dataplane.state.local import LocalShard
 from penstock.dataplane.state.maps import MapColumn
-from penstock.dataplane.state.protocol import ENTRY_SCHEMA, U32, U64, Delta, digest_bytes
-from penstock.dataplane.state.sealing import entry_hashes, hash_lanes, seal, sum_of, unseal
+from penstock.dataplane.state.protocol import ENTRY_SCHEMA, U16, U32, U64, Delta, digest_bytes
+from penstock.dataplane.state.sealing import entry_hash, entry_hashes, hash_lanes, seal, sum_of, unseal
 from penstock.dataplane.state.values import ValueCodec
 from penstock.errors import CorruptFileError, StorageError
 from penstock.topology.schema import struct_class
@@ -45,7 +47,7 @@ class _Shard:
     version: int
     digest: U64
     pending: _Pending = field(default_factory=dict)
-    """Committed entries that are not in `local` yet: sealed values (None: deleted)."""
+    """Committed entries that are not in `local` yet; None deletes."""
     cache: dict[bytes, KeyState] = field(default_factory=dict)
 
 
@@ -60,7 +62,7 @@ class _Bringing:
 class _Staged:
     version: int
     keys: list[bytes]
-    sealed: list[bytes | None]
+    values: list[bytes | None]
     shards: list[int]
     bounds: list[int]
     digests: U64
@@ -96,7 +98,8 @@ class EntryState:
     # ------------------------------------------------------------------------------------ keys, for logic
 
     def touch(self, shard: int, keys: Sequence[bytes]) -> list[KeyState]:
-        """Return the states of distinct keys of a shard, for use in this epoch only; what is missing is loaded."""
+        """Return the states of distinct keys of a shard, for use in this epoch only; what is missing is
+        loaded."""
         owned = self._shards[shard]
         cache, clock = owned.cache, self._clock
         found = list(map(cache.get, keys))
@@ -124,7 +127,8 @@ class EntryState:
             state._settled = self._clock
 
     def _load(self, keys: list[bytes], shard: int, owned: _Shard) -> None:
-        """Make the decoded states of keys that are not in memory; values are read at once, the rest on demand."""
+        """Make the decoded states of keys that are not in memory; values are read at once, the rest on
+        demand."""
         empty = not owned.pending and owned.local.count == 0
         make, decode, key_class = self._state_class, self.key_codec.decode, self._key_class
         made = [make(tuple.__new__(key_class, decode(key)), shard) for key in keys]
@@ -162,11 +166,12 @@ class EntryState:
         pending = owned.pending
         wanted = sorted([key for key in keys if key not in pending] if pending else keys)
         stored = owned.local.get_many(wanted)
+        found = {key: (value, hash_) for key, value, hash_ in _verified(owned.local, stored.items())}
         for key in keys if pending else ():
-            sealed = pending.get(key)
-            if sealed is not None:
-                stored[key] = sealed
-        return {key: (value, hash_) for key, value, hash_ in _verified(owned.local, stored.items())}
+            value = pending.get(key)
+            if value is not None:
+                found[key] = (value, entry_hash(key, value))
+        return found
 
     # ------------------------------------------------------------------------------------ life of a shard
 
@@ -195,9 +200,7 @@ class EntryState:
             local.destroy()
             return False
         if bringing.entries or local.version != version:
-            new = [(key, value) for key, value in sorted(bringing.entries.items()) if value is not None]
-            hashes = entry_hashes([key for key, _ in new], [value for _, value in new])
-            puts = [(key, seal(value, hash_)) for (key, value), hash_ in zip(new, hashes, strict=True)]
+            puts = _sealed([item for item in sorted(bringing.entries.items()) if item[1] is not None])
             deletes = [key for key, value in bringing.entries.items() if value is None]
             local.write(puts, deletes, version, digest)
         self._shards[shard] = _Shard(local, version, found)
@@ -236,16 +239,18 @@ class EntryState:
         if not changes.keys:
             self._staged = None
             return Delta.empty()
-        changes = _sorted_by_shard(changes)
-        shards, starts = np.unique(np.array(changes.shards, np.uint16), return_index=True)
         moved = hash_lanes(changes.hashes) - hash_lanes(changes.olds)
-        owned = [self._shards[shard].digest for shard in shards.tolist()]
-        digests: U64 = np.array(owned, np.uint64) + np.add.reduceat(moved, starts, axis=0)
-        bounds = [*starts.tolist(), len(changes.keys)]
-        pairs = zip(changes.values, changes.hashes, strict=True)
-        sealed = [None if value is None else seal(value, hash_) for value, hash_ in pairs]
-        self._staged = _Staged(epoch, changes.keys, sealed, shards.tolist(), bounds, digests)
-        entries = entry_batch(changes.shards, changes.keys, changes.values)
+        places = np.array(changes.shards, np.uint16)
+        keys, values = changes.keys, changes.values
+        if not bool(np.all(places[1:] >= places[:-1])):
+            order = np.argsort(places, kind="stable")
+            places, moved, pick = places[order], moved[order], itemgetter(*order.tolist())
+            keys, values = list(pick(keys)), list(pick(values))
+        shards, starts = np.unique(places, return_index=True)
+        before = np.array([self._shards[shard].digest for shard in shards.tolist()], np.uint64)
+        digests: U64 = before + np.add.reduceat(moved, starts, axis=0)
+        self._staged = _Staged(epoch, keys, values, shards.tolist(), [*starts.tolist(), len(keys)], digests)
+        entries = entry_batch(places, keys, values)
         return Delta(entries, shards, digests, _bytes_per_shard(entries, starts))
 
     def commit(self) -> None:
@@ -262,7 +267,7 @@ class EntryState:
             owned = self._shards[shard]
             part = slice(staged.bounds[at], staged.bounds[at + 1])
             before = len(owned.pending)
-            owned.pending.update(zip(staged.keys[part], staged.sealed[part], strict=True))
+            owned.pending.update(zip(staged.keys[part], staged.values[part], strict=True))
             owned.version, owned.digest = staged.version, staged.digests[at]
             self._pending_entries += len(owned.pending) - before
             self._behind.setdefault(shard)
@@ -277,8 +282,8 @@ class EntryState:
         if not owned.pending:
             return
         entries = sorted(owned.pending.items())
-        puts = [(key, sealed) for key, sealed in entries if sealed is not None]
-        deletes = [key for key, sealed in entries if sealed is None]
+        deletes = [key for key, value in entries if value is None]
+        puts = _sealed([(key, value) for key, value in entries if value is not None])
         owned.local.write(puts, deletes, owned.version, digest_bytes(owned.digest))
         self._pending_entries -= len(entries)
         owned.pending = {}
@@ -286,17 +291,14 @@ class EntryState:
 
     def snapshot(self, shard: int) -> pa.RecordBatch:
         owned = self._shards[shard]
-        stored = dict(owned.local.scan())
-        for key, sealed in owned.pending.items():
-            if sealed is None:
-                stored.pop(key, None)
-            else:
-                stored[key] = sealed
-        entries = _verified(owned.local, sorted(stored.items()))
+        pending = owned.pending
+        stored = [entry for entry in owned.local.scan() if entry[0] not in pending]
+        stored += _sealed([(key, value) for key, value in pending.items() if value is not None])
+        entries = _verified(owned.local, sorted(stored))
         if not np.array_equal(sum_of([hash_ for _, _, hash_ in entries]), owned.digest):
             raise _not_its_digest(owned.local)
         keys, values = [key for key, _, _ in entries], [value for _, value, _ in entries]
-        return entry_batch([shard] * len(keys), keys, values)
+        return entry_batch(np.full(len(keys), shard, np.uint16), keys, values)
 
     # ------------------------------------------------------------------------------------ memory
 
@@ -339,9 +341,7 @@ class EntryState:
         self._shards.clear()
 
 
-def entry_batch(
-    shards: Sequence[int], keys: Sequence[bytes], values: Sequence[bytes | None]
-) -> pa.RecordBatch:
+def entry_batch(shards: U16, keys: Sequence[bytes], values: Sequence[bytes | None]) -> pa.RecordBatch:
     """Return entries as they travel; the caller sorted them by shard."""
     columns = [pa.array(shards, pa.uint16()), pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
     if any(isinstance(column, pa.ChunkedArray) for column in columns):
@@ -350,6 +350,12 @@ def entry_batch(
             "change less state per epoch"
         )
     return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
+
+
+def _sealed(entries: Sequence[tuple[bytes, Any]]) -> list[tuple[bytes, bytes]]:
+    """Return entries, none of them a deletion, as they are stored."""
+    hashes = entry_hashes([key for key, _ in entries], [value for _, value in entries])
+    return [(key, seal(value, hash_)) for (key, value), hash_ in zip(entries, hashes, strict=True)]
 
 
 def _verified(local: LocalShard, stored: Iterable[tuple[bytes, bytes]]) -> list[Entry]:
@@ -370,7 +376,8 @@ def _verified(local: LocalShard, stored: Iterable[tuple[bytes, bytes]]) -> list[
 
 
 def _content_digest(bringing: _Bringing) -> U64:
-    """Return the digest of what is stored, with what was applied on top; every stored entry is read and verified."""
+    """Return the digest of what is stored, with what was applied on top; every stored entry is read and
+    verified."""
     newer = bringing.entries
     stored = _verified(bringing.local, bringing.local.scan())
     hashes = [hash_ for key, _, hash_ in stored if key not in newer]
@@ -383,15 +390,6 @@ def _not_its_digest(local: LocalShard) -> CorruptFileError:
     return CorruptFileError(
         f"local state {local.path} does not give its digest; rebuild it from the checkpoint"
     )
-
-
-def _sorted_by_shard(changes: Changes) -> Changes:
-    shards = np.array(changes.shards, np.uint16)
-    if bool(np.all(shards[1:] >= shards[:-1])):
-        return changes
-    pick = itemgetter(*np.argsort(shards, kind="stable").tolist())
-    lists: list[list[Any]] = [changes.shards, changes.keys, changes.values, changes.hashes, changes.olds]
-    return Changes(*(list(pick(each)) for each in lists))
 
 
 def _bytes_per_shard(entries: pa.RecordBatch, starts: Any) -> U32:

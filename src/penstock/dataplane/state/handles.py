@@ -1,8 +1,8 @@
 """What a user's function holds: the state of one key, as values, lists and maps of Python objects.
 
-A handle is the decoded state and a note of what changed; reads and writes are plain Python operations. It loads what
-it lacks through its `StateColumn` and never encodes, hashes or writes: that is done once per epoch, when staging.
-Handles are valid only while their own key is being processed.
+A handle is the decoded state and a note of what changed; reads and writes are plain Python operations. It
+loads what it lacks through its `StateColumn` and never encodes, hashes or writes: that is done once per
+epoch, when staging. Handles are valid only while their own key is being processed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class StateColumn(Protocol):
 
 
 class KeyState:
-    """The state of one key: one attribute per declared state, made by a subclass with those names as slots."""
+    """The state of one key: one attribute per declared state, made by a subclass with those names as
+    slots."""
 
     __slots__ = ("_key", "_object", "_settled", "_shard", "_used", "_weight")
 
@@ -64,8 +65,8 @@ class KeyState:
     def cached(self, build: Callable[[KeyState], _T]) -> _T:
         """Return the object derived from this key's state, made by `build(state)` when there is none.
 
-        There is none at first use, after a restart, a move or an eviction; otherwise the same object comes back in
-        later epochs. The function itself keeps it in step with the state. It is never stored.
+        There is none at first use, after a restart, a move or an eviction; otherwise the same object comes
+        back in later epochs. The function itself keeps it in step with the state. It is never stored.
         """
         if self._object is None:
             self._object = build(self)
@@ -110,7 +111,8 @@ class ValueHandle:
 
 
 class CopyingValueHandle(ValueHandle):
-    """A value that could be changed in place (it holds arrays or maps): every reader gets a copy of its own."""
+    """A value that could be changed in place (it holds arrays or maps): every reader gets a copy of its
+    own."""
 
     __slots__ = ()
 

@@ -1,8 +1,9 @@
 """Declared states over all keys of a task: where their entries lie, and what an epoch changed in them.
 
-An entry key is [state ordinal >= 1][key length, u16][key bytes][element]: nothing for a value, the index (u64) for a
-list, the encoded map key for a map. `collect` encodes each changed element once and drops what did not change; it is the
-only place where values are checked against the declared type. Nothing here touches files.
+An entry key is [state ordinal >= 1][key length, u16][key bytes][element]: nothing for a value, the index
+(u64) for a list, the encoded map key for a map. `collect` encodes each changed element once and drops what
+did not change; it is the only place where values are checked against the declared type. Nothing here touches
+files.
 """
 
 from __future__ import annotations

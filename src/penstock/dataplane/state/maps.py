@@ -1,7 +1,8 @@
 """Map states over all keys of a task: elements are entries of their own, encoded in bulk when staging.
 
-A handle notes the old value of what it changes, so the hash that the digest loses is made from it again and no hashes
-are kept. That needs every value in memory to be exactly what its encoding reads back as; `collect` sees to it.
+A handle notes the old value of what it changes, so the hash that the digest loses is made from it again and
+no hashes are kept. That needs every value in memory to be exactly what its encoding reads back as; `collect`
+sees to it.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ class MapColumn(Column):
         if not handle._complete:
             olds = [handle._stored(key) if old is ABSENT else old for key, old in handle._dirty.items()]
         new = list(map(handle._data.get, changed, repeat(ABSENT)))
-        if ABSENT in new:
-            gone = [at for at, value in enumerate(new) if value is ABSENT and olds[at] is not ABSENT]
+        missing = [at for at, value in enumerate(new) if value is ABSENT]
+        if missing:
+            gone = [at for at in missing if olds[at] is not ABSENT]
             kept = [at for at, value in enumerate(new) if value is not ABSENT]
             deletes.add(handle, [changed[at] for at in gone], [olds[at] for at in gone])
             changed, olds = [changed[at] for at in kept], [olds[at] for at in kept]
@@ -116,10 +118,10 @@ class MapColumn(Column):
                 handle._absent.update(deletes.elements[part])
 
     def _old_hashes(self, keys: list[bytes], olds: list[Any]) -> list[bytes | None]:
-        if ABSENT not in olds:
+        there = [at for at, old in enumerate(olds) if old is not ABSENT]
+        if len(there) == len(olds):
             return list(entry_hashes(keys, self.codec.encode_known(olds)))
         hashes: list[bytes | None] = [None] * len(olds)
-        there = [at for at, old in enumerate(olds) if old is not ABSENT]
         encoded = self.codec.encode_known([olds[at] for at in there])
         for at, hash_ in zip(there, entry_hashes([keys[at] for at in there], encoded), strict=True):
             hashes[at] = hash_

@@ -1,8 +1,8 @@
 """What every kind of task state offers the worker, and the one format in which entries travel.
 
-State is a set of entries (entry key bytes -> value bytes) per shard. Deltas and snapshots carry entries as one Arrow
-batch, so that `bring` needs no knowledge of the operator. A digest is the order-independent sum of the hashes of a
-shard's entries: two lanes of 64 bits, each modulo 2**64. Nothing here touches files.
+State is a set of entries (entry key bytes -> value bytes) per shard. Deltas and snapshots carry entries as
+one Arrow batch, so that `bring` needs no knowledge of the operator. A digest is the order-independent sum of
+the hashes of a shard's entries: two lanes of 64 bits, each modulo 2**64. Nothing here touches files.
 """
 
 from __future__ import annotations
@@ -62,33 +62,36 @@ class Delta:
 class TaskState(Protocol):
     """The state of the shards that one task owns right now.
 
-    Life of an epoch: logic reads and writes; `stage` turns the writes into a delta; the driver commits the record; the
-    next message makes the worker call `commit`, and only then may anything reach the local LMDB. There is no undo: a
-    task whose epoch is not committed is thrown away with its process.
+    Life of an epoch: logic reads and writes; `stage` turns the writes into a delta; the driver commits the
+    record; the next message makes the worker call `commit`, and only then may anything reach the local LMDB.
+    There is no undo: a task whose epoch is not committed is thrown away with its process.
 
-    Life of a shard: `open`, any number of `apply` (snapshot first, then deltas in order), `seal`, then epochs, then
-    `release`.
+    Life of a shard: `open`, any number of `apply` (snapshot first, then deltas in order), `seal`, then
+    epochs, then `release`.
     """
 
     def open(self, shard: int, path: str, local_version: int | None) -> bool:
         """Begin to bring a shard into the local environment at `path`.
 
-        With `local_version` None the environment is made anew and empty. Otherwise the environment is expected to be
-        there, handed over with exactly that version; return False (and leave nothing open) when it is absent, damaged,
-        or of another version, and True when its content is taken over as it is.
+        With `local_version` None the environment is made anew and empty. Otherwise the environment is
+        expected to be there, handed over with exactly that version; return False (and leave nothing open)
+        when it is absent, damaged, or of another version, and True when its content is taken over as it is.
         """
         ...
 
     def apply(self, shard: int, version: int, keys: pa.BinaryArray, values: pa.BinaryArray) -> None:
-        """Fold entries of one snapshot or one delta, whose shard version is `version`, into a shard being brought."""
+        """Fold entries of one snapshot or one delta, whose shard version is `version`, into a shard being
+        brought."""
         ...
 
     def seal(self, shard: int, version: int, digest: bytes) -> bool:
-        """End the bringing: True when version and digest of the content equal the ones given, else drop it all."""
+        """End the bringing: True when version and digest of the content equal the ones given, else drop it
+        all."""
         ...
 
     def release(self, shard: int) -> None:
-        """Write everything committed of this shard to its environment (version and digest too) and close it."""
+        """Write everything committed of this shard to its environment (version and digest too) and close
+        it."""
         ...
 
     def drop(self, shard: int) -> None:
@@ -104,14 +107,15 @@ class TaskState(Protocol):
         ...
 
     def flush(self, budget_s: float) -> None:
-        """Write committed entries to the local environments for at most about `budget_s`; called between epochs."""
+        """Write committed entries to the local environments for at most about `budget_s`; called between
+        epochs."""
         ...
 
     def snapshot(self, shard: int) -> pa.RecordBatch:
         """Return all committed entries of a shard (ENTRY_SCHEMA), verified against its digest.
 
-        Legal only between `commit` and the next write. Raises CorruptFileError naming the environment when the
-        content does not give the digest.
+        Legal only between `commit` and the next write. Raises CorruptFileError naming the environment when
+        the content does not give the digest.
         """
         ...
 

@@ -1,7 +1,8 @@
 """The hash of an entry, the seal under which it lies in local state, and sums of hashes.
 
-The hash covers key and value; a digest is the sum of a shard's entry hashes (two lanes, each modulo 2**64). The seal is
-half of the hash, put in front of the value and checked on every load. Pure functions; part of the format.
+The hash covers key and value; a digest is the sum of a shard's entry hashes (two lanes, each modulo 2**64).
+The seal is half of the hash, put in front of the value and checked on every load. Pure functions; part of the
+format.
 """
 
 from __future__ import annotations
@@ -53,4 +54,5 @@ def hash_lanes(hashes: Sequence[bytes]) -> U64:
 
 def sum_of(hashes: Sequence[bytes]) -> U64:
     """Return the two lanes of the sum of hashes."""
-    return hash_lanes(hashes).sum(axis=0, dtype=np.uint64)
+    total: U64 = hash_lanes(hashes).sum(axis=0, dtype=np.uint64)
+    return total

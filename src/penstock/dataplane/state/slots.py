@@ -177,7 +177,7 @@ class SlotStore:
         self.count = end
         slots = np.arange(start, end, dtype=np.int64)
         if self._taken + count > _FULL_RATIO * len(self._table):
-            self._rebuild(slots)
+            self._rebuild()
         else:
             self._insert(slots, rows[:, HASH])
         return slots
@@ -269,16 +269,9 @@ class SlotStore:
             lost = table.take(places, mode="clip") != entries
             places, entries = (places[lost] + 1) & mask, entries[lost]
 
-    def _rebuild(self, fresh: I64 | None = None) -> None:
-        """Make the table anew, of a size that fits; `fresh` slots are not in the old one yet.
-
-        Slots are taken in the order of the old table, which is nearly that of the new one: memory is then written
-        from front to back.
-        """
-        if fresh is None:
-            live = self.live_slots()
-        else:
-            live = np.concatenate((self._table[self._table > 0] - 1, fresh.astype(np.int32)))
+    def _rebuild(self) -> None:
+        """Make the table anew, of a size that fits."""
+        live = self.live_slots()
         bits = _FIRST_TABLE_BITS
         while len(live) > _FULL_RATIO / 2 * (1 << bits):
             bits += 1

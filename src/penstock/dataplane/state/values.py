@@ -1,7 +1,8 @@
 """Typed values of state: fit them to their declared type, encode and decode them.
 
-A value is kept in memory exactly as it reads back from its encoding, so that what a function sees never depends on
-whether its state was in memory. Encodings are msgpack without type names: reading one can run no code.
+A value is kept in memory exactly as it reads back from its encoding, so that what a function sees never
+depends on whether its state was in memory. Encodings are msgpack without type names: reading one can run no
+code.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class ValueCodec:
             return None
 
     def encode_known(self, values: list[Any]) -> list[bytes]:
-        """Return the encodings of values that were decoded or fitted before: the very bytes that are stored."""
+        """Return the encodings of values that were decoded or fitted before: the very bytes that are
+        stored."""
         encode = self._encoder.encode
         return [encode(value) for value in values]
 
@@ -143,7 +145,8 @@ def _limits(type_: pa.DataType) -> tuple[int, int]:
 
 
 def _bounded_type(type_: pa.DataType) -> Any:
-    """Return `python_type` with integers held to their width, so that decoding checks what Arrow would check."""
+    """Return `python_type` with integers held to their width, so that decoding checks what Arrow would
+    check."""
     is_ = pa.types
     if is_.is_uint64(type_):
         return Annotated[int, msgspec.Meta(ge=0)]
@@ -151,17 +154,19 @@ def _bounded_type(type_: pa.DataType) -> Any:
         lowest, highest = _limits(type_)
         return Annotated[int, msgspec.Meta(ge=lowest, le=highest)]
     if is_.is_list(type_):
-        return list[Optional[_bounded_type(type_.value_type)]]  # type: ignore[misc]
+        return list[Optional[_bounded_type(type_.value_type)]]  # type: ignore[misc]  # noqa: UP045
     if is_.is_map(type_):
-        return dict[_bounded_type(type_.key_type), Optional[_bounded_type(type_.item_type)]]  # type: ignore[misc]
+        item = Optional[_bounded_type(type_.item_type)]  # noqa: UP045
+        return dict[_bounded_type(type_.key_type), item]  # type: ignore[misc, valid-type]
     return _bounded_struct(type_) if is_.is_struct(type_) else python_type(type_)
 
 
 @lru_cache(maxsize=1024)
 def _bounded_struct(type_: pa.StructType) -> Any:
     made: Any = namedtuple("Row", [field.name for field in type_], rename=True)  # type: ignore[misc]
-    made.__annotations__ = {
-        name: Optional[_bounded_type(field.type)] if field.nullable else _bounded_type(field.type)
-        for name, field in zip(made._fields, type_, strict=True)
-    }
+    made.__annotations__ = dict(zip(made._fields, map(_bounded_field, type_), strict=True))
     return made
+
+
+def _bounded_field(field: pa.Field) -> Any:
+    return Optional[_bounded_type(field.type)] if field.nullable else _bounded_type(field.type)  # noqa: UP045

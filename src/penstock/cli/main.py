@@ -1,0 +1,75 @@
+"""The `penstock` command. Each sub-command is a thin call; nothing is decided here."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.errors import PenstockError
+from penstock.version import __version__
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Elastic, stateful stream processing on Spark."
+)
+Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(help="about how long it runs")] = 60.0,
+    quiet: Annotated[bool, typer.Option(help="print the summary only")] = False,
+    checkpoint: Annotated[str | None, typer.Option(help="keep the checkpoint here")] = None,
+    json: Json = None,
+) -> None:
+    """Run a small exchange: generated orders, matching, per-stock statistics."""
+    from penstock.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(seconds, quiet=quiet, checkpoint=checkpoint, json=str(json) if json else None))
+
+
+@app.command()
+def run(
+    program: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="a Python program that starts queries")
+    ],
+    arguments: Annotated[list[str] | None, typer.Argument(help="its arguments")] = None,
+) -> None:
+    """Run a program until its queries end; exit non-zero when one of them fails or is taken over by another
+    driver."""
+    from penstock.spark.running import await_all
+
+    sys.argv = [str(program), *(arguments or [])]
+    sys.path.insert(0, str(program.parent.resolve()))
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+        await_all()
+    except PenstockError as error:
+        typer.echo(f"penstock: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="keyed-count")],
+    quick: Annotated[bool, typer.Option("--quick", help="under ten minutes, every figure present")] = False,
+    json: Json = None,
+    only: Annotated[str | None, typer.Option(help="comma-separated parts")] = None,
+) -> None:
+    """Measure, against plain Spark in the same run."""
+    from penstock.bench.registry import run_bench
+
+    raise typer.Exit(run_bench(name, quick=quick, path=json, only=only.split(",") if only else None))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+if __name__ == "__main__":
+    app()

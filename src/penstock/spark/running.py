@@ -1,0 +1,28 @@
+"""The queries of this process: what `penstock run` waits for."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.spark.query import Query
+
+_started: list[Query] = []
+_guard = threading.Lock()
+
+
+def remember(query: Query) -> None:
+    """Note a query that was started."""
+    with _guard:
+        _started[:] = [one for one in _started if one.isActive] + [query]
+
+
+def await_all() -> None:
+    """Wait until every query that was started has ended.
+
+    Raises:
+        QueryError: one of them ended with an error.
+    """
+    for query in list(_started):
+        query.awaitTermination()

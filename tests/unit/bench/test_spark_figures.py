@@ -1,0 +1,92 @@
+"""Rates and latencies of plain Spark from the times of its commits, and the search for a rate or a size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bench.spark_figures import (
+    BatchRun,
+    derive_batch_run,
+    derive_latency,
+    estimate_held_rate,
+    fastest_within,
+    propose_batch_rows,
+    propose_rate,
+)
+
+
+def linear_run(rows: int, fixed_s: float = 0.2, per_row_s: float = 0.1e-6) -> BatchRun:
+    interval_s = fixed_s + per_row_s * rows
+    return derive_batch_run("run", rows, [n * interval_s for n in range(21)])
+
+
+def test_only_the_last_half_of_the_batches_counts() -> None:
+    slow_then_fast = [float(n) for n in range(11)] + [10 + 0.5 * n for n in range(1, 11)]
+    run = derive_batch_run("run", 1000, slow_then_fast)
+    assert (run.batches, run.interval_ms.samples) == (21, 10)
+    assert run.rate_per_s.median == run.rate_per_s.low == 2000.0
+
+
+def test_a_row_waits_half_an_interval_and_then_the_whole_batch() -> None:
+    assert derive_batch_run("run", 1000, [0.0, 0.4, 0.8, 1.2]).mean_latency_ms == pytest.approx(600.0)
+
+
+def test_latency_is_over_rows_and_p99_is_a_wait_that_happened() -> None:
+    latency = derive_latency([float(n) for n in range(1, 201)], 50)
+    assert (latency.mean_ms, latency.p99_ms, latency.worst_ms, latency.rows) == (100.5, 198.0, 200.0, 10_000)
+    assert derive_latency([5.0], 1).p99_ms == 5.0
+
+
+def test_a_latency_of_no_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        derive_latency([], 50)
+
+
+def test_the_first_rate_tried_is_where_one_and_a_half_intervals_reach_the_bound() -> None:
+    known = [linear_run(100_000), linear_run(4_000_000)]
+    rows = (0.5 / 1.5 - 0.2) / 0.1e-6
+    assert estimate_held_rate(known, 500.0) == pytest.approx(rows / (0.5 / 1.5), rel=1e-6)
+
+
+def test_a_bound_that_small_batches_miss_still_gives_a_rate_to_try() -> None:
+    assert estimate_held_rate([linear_run(100_000, 1.0), linear_run(4_000_000, 1.0)], 500.0) == 100_000.0
+
+
+def test_the_first_rate_tried_is_never_above_the_best_that_was_seen() -> None:
+    known = [linear_run(100_000, 0.2, 0.0), linear_run(4_000_000, 0.2, 0.0)]
+    assert estimate_held_rate(known, 500.0) == pytest.approx(20_000_000.0)
+
+
+@given(limit=st.floats(1e4, 1e8), first=st.floats(1e4, 1e8))
+def test_the_search_closes_in_on_the_limit_from_both_sides(limit: float, first: float) -> None:
+    held: float | None = None
+    too_fast: float | None = None
+    rate = first
+    for _ in range(60):
+        if rate <= limit:
+            held = max(held or rate, rate)
+        else:
+            too_fast = min(too_fast or rate, rate)
+        rate = propose_rate(held, too_fast)
+    assert held is not None and too_fast is not None
+    assert held <= limit < too_fast
+    assert too_fast / held < 1.01
+
+
+def test_the_proposed_batch_size_stays_within_the_bound() -> None:
+    known = [linear_run(100_000, 4.0, 1e-6), linear_run(1_000_000, 4.0, 1e-6)]
+    rows = propose_batch_rows(known, 10_000.0)
+    assert rows == 2_000_000
+    assert linear_run(rows, 4.0, 1e-6).mean_latency_ms <= 10_000.0
+
+
+def test_a_batch_size_beyond_the_bound_leads_to_a_smaller_one() -> None:
+    assert propose_batch_rows([linear_run(100_000, 2.0, 2e-5)], 6_000.0) == 90_000
+
+
+def test_the_fastest_run_beyond_the_bound_does_not_count() -> None:
+    small, large = linear_run(100_000, 4.0, 1e-6), linear_run(4_000_000, 4.0, 1e-6)
+    assert fastest_within([small, large], 10_000.0) is small
+    assert fastest_within([large], 10_000.0) is None
