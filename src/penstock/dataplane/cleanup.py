@@ -6,7 +6,7 @@ and one that was listed and then committed is in the set.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from penstock.dataplane import paths
 from penstock.dataplane.disk import is_temp
@@ -15,18 +15,19 @@ from penstock.dataplane.disk import is_temp
 def plan_cleanup(
     listed: Sequence[str],
     live: Collection[str],
-    leases: Collection[str],
+    leases: Mapping[str, int],
     batches: Collection[str],
     generation: int,
 ) -> list[str]:
     """Return the listed data files that nothing needs and nobody is writing.
 
-    Kept: live files; files of a higher generation; of each lease at work in this generation, the newest file
-    of each kind, since its last frames may be named by a record that is on its way; of each batch being
+    Kept: live files; files of a higher generation; of each lease at work in this generation, the newest files
+    of each kind, since their last frames may be named by a report that is on its way; of each batch being
     written, every file; names we did not give.
 
     Args:
-        leases: names of the leases held now.
+        leases: the leases held now and how many tasks each serves. Each task has at most one report on its
+            way and begins at most one new file with it, so that one file more than tasks is kept.
         batches: prefixes (up to the underscore) of the writers of batches under way.
     """
     parsed = {
@@ -39,9 +40,10 @@ def plan_cleanup(
             newest[key] = max(newest.get(key, 0), file.number)
     dead = []
     for name, file in parsed.items():
-        writing = file.generation == generation and (
-            newest.get((file.writer, file.kind)) == file.number or file.writer.partition("_")[0] in batches
-        )
+        last = newest.get((file.writer, file.kind))
+        recent = last is not None and file.number >= last - leases[file.writer]
+        batched = file.writer.partition("_")[0] in batches
+        writing = file.generation == generation and (recent or batched)
         if name not in live and file.generation <= generation and not writing:
             dead.append(name)
     return sorted(dead)

@@ -216,9 +216,21 @@ class Engine:
     def on_files(self, names: Sequence[str], batches: Sequence[str]) -> None:
         """The data folder was listed; plan the clean-up. `batches` are prefixes of writers besides the
         leases."""
-        dead = plan_cleanup(names, self.chains.live_files(), self.leases, batches, self.generation)
+        if self._part == 1 and self._base_running:
+            return  # until the first base is durable, a restart reads the older driver's log and what that names
+        serves = {lease: 0 for lease in self.leases}
+        for slot in (slot for run in self.runs.values() for slot in run.slots if slot.lease in serves):
+            serves[slot.lease] += 1
+        live = self.chains.live_files() | self._files_under_way()
+        dead = plan_cleanup(names, live, serves, batches, self.generation)
         if dead:
             self._shell.clean_up(dead)
+
+    def _files_under_way(self) -> set[str]:
+        """Files that reports or records on their way to the log name; the lease that wrote them may be gone by now."""
+        parts = [part for run in self.runs.values() if run.phase is Phase.WORKING for part in run.parts.values()]
+        parts.extend(part for item in (*self._inflight, *self._held) for part in item.record.parts)
+        return set().union(*map(records.files_of, parts))
 
     # -- stepping -----------------------------------------------------------------------------------------------------
 
@@ -273,7 +285,7 @@ class Engine:
         run.begin(epoch, takes, int(shard_rows.sum()), now, self._wall())
         for slot in run.slots:
             mine = run.shards_of(slot)
-            asked = snapshots[np.isin(snapshots, mine)]
+            asked = snapshots[run.task_of[snapshots] == slot.index] if len(snapshots) else snapshots
             if slot.lease is None or (not shard_rows[mine].any() and not len(asked)):
                 continue
             self._send_work(run, slot, takes, mine, asked)
@@ -282,7 +294,7 @@ class Engine:
     def _send_work(self, run: Run, slot: TaskSlot, takes: Sequence[GroupTake], mine: U16, asked: U16) -> None:
         groups = []
         for take in takes:
-            shards = mine[np.isin(mine, take.shards)]
+            shards = mine[take.members()[mine]] if len(takes) > 1 else mine
             if len(shards):
                 groups.append(messages.TaskGroup(records.pack_u16(shards), run.pieces_of(take)))
         assert slot.lease is not None
@@ -506,7 +518,7 @@ class Engine:
         for shard in brought.shards:
             self.bringings.append((self._wall(), run.spec.name, shard.shard, shard.how))
             if not shard.ok:
-                self._fail(
+                self.fail(
                     CorruptFileError(
                         f"state of operator '{run.spec.name}', shard {shard.shard} cannot be rebuilt from its snapshot and "
                         f"deltas ({shard.how}); restore the checkpoint from a copy."
@@ -536,7 +548,7 @@ class Engine:
         }  # fmt: skip
         error = kinds.get(failed.kind, PenstockError)(failed.message)
         error.add_note(failed.detail)
-        self._fail(error)
+        self.fail(error)
 
     def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
         slot.lease = None
@@ -558,7 +570,8 @@ class Engine:
             self._shell.drop_lease(name, "no heartbeat")
             self.on_lease_down(name, "no heartbeat")
 
-    def _fail(self, error: PenstockError) -> None:
+    def fail(self, error: PenstockError) -> None:
+        """End the query with its first error."""
         if self.failed is None:
             self.failed = error
             self._shell.fail(error)

@@ -73,6 +73,12 @@ class GroupTake:
     shard_rows: I64
     """Rows per shard of the operator, zero outside the group."""
 
+    def members(self) -> npt.NDArray[np.bool_]:
+        """Whether each shard of the operator is in the group."""
+        inside = np.zeros(len(self.shard_rows), np.bool_)
+        inside[self.shards] = True
+        return inside
+
     def ends(self) -> dict[ChannelKey, Position]:
         return {ChannelKey(taken.edge, taken.chain): taken.end for taken in self.ranges}
 
@@ -200,9 +206,7 @@ def advance(
     groups: Sequence[ShardGroup], moved: Sequence[tuple[U16, Mapping[ChannelKey, Position]]]
 ) -> list[ShardGroup]:
     """Return the groups after some shards moved on; groups at equal positions merge."""
-    gone = np.concatenate([shards for shards, _ in moved]) if moved else np.empty(0, np.uint16)
-    rest = [ShardGroup(np.setdiff1d(group.shards, gone), group.at) for group in groups]
-    placed = [*rest, *(ShardGroup(shards, at) for shards, at in moved)]
+    placed = [*_without(groups, [shards for shards, _ in moved]), *(ShardGroup(shards, at) for shards, at in moved)]
     merged: dict[tuple[tuple[ChannelKey, Position], ...], list[U16]] = {}
     for group in placed:
         if len(group.shards):
@@ -211,6 +215,18 @@ def advance(
         ShardGroup(np.sort(np.concatenate(shards)) if len(shards) > 1 else shards[0], dict(at))
         for at, shards in merged.items()
     ]
+
+
+def _without(groups: Sequence[ShardGroup], gone: Sequence[U16]) -> list[ShardGroup]:
+    """The groups less some shards; a group that moved on as a whole, which is the usual case, costs nothing."""
+    if len(groups) == len(gone) == 1 and len(groups[0].shards) == len(gone[0]):
+        return []
+    left = np.zeros(1 + max(int(group.shards[-1]) for group in groups), np.bool_)
+    for group in groups:
+        left[group.shards] = True
+    for shards in gone:
+        left[shards] = False
+    return [ShardGroup(group.shards[left[group.shards]], group.at) for group in groups]
 
 
 def oldest(groups: Sequence[ShardGroup], key: ChannelKey) -> Position:

@@ -308,7 +308,7 @@ def plan_log_cleanup(names: Sequence[str], newest: paths.LogPart, own_generation
     generation's."""
     parts = {name: paths.parse_log(name) for name in names}
     dead = [name for name, part in parts.items() if part is not None and part < newest]
-    # A temporary name of ours is a part being made; of an older generation, one that was cut off.
+    # A temporary name is a part being made, of an older one than the newest, a part that was cut off.
     torn = [
         name
         for name in names
@@ -317,7 +317,7 @@ def plan_log_cleanup(names: Sequence[str], newest: paths.LogPart, own_generation
             name.startswith("newest.")  # written by the one thread that cleans up
             or (
                 (part := paths.parse_log(name.split(".log")[0] + ".log")) is not None
-                and part.generation < own_generation
+                and part < newest
             )
         )
     ]

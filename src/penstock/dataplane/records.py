@@ -238,6 +238,13 @@ def unpack_u64(data: bytes) -> U64:
     return np.frombuffer(data, "<u8").astype(np.uint64)
 
 
+def files_of(part: TaskPart) -> set[str]:
+    """Return the names of all data files that a part names."""
+    extents = [segment.extent for segment in part.segments]
+    extents.extend(snapshot.extent for snapshot in part.snapshots if snapshot.extent is not None)
+    return {extent.file for extent in extents} | ({part.delta.file} if part.delta is not None else set())
+
+
 def combine_stamps(stamps: list[Stamp]) -> Stamp | None:
     """Return the stamp of rows that came from all of these."""
     rows = sum(s.rows for s in stamps)

@@ -200,7 +200,8 @@ class Worker:
         extent = write_entries(self._segments, FrameKind.DELTA, delta.entries) if len(delta.shards) else None
         shards = b"".join(group.shards for group in work.groups)
         return records.TaskPart(
-            task.index, self._identity.lease, shards, rows_in, out.num_rows, segments, extent, records.pack_u16(delta.shards),
+            task.index, self._identity.lease, shards, rows_in, out.num_rows, segments, extent,
+            records.pack_u16(delta.shards),
             np.ascontiguousarray(delta.digests, "<u8").tobytes(), records.pack_u32(delta.shard_bytes), snapshots,
         )  # fmt: skip
 

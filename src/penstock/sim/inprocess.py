@@ -83,6 +83,7 @@ class Driver:
             a function from process name to disk.
         rows: how many rows every native source makes; they arrive at `rate` a second.
         loop: shared by drivers that are to live at the same time.
+        roll_bytes: size at which leases begin another data file.
         sink: is told of every sink epoch; shared by drivers of one checkpoint.
 
     Raises:
@@ -106,6 +107,7 @@ class Driver:
         delays: Delays | None = None,
         sink: SinkLog | None = None,
         name: str = "driver",
+        roll_bytes: int | None = None,
         start: bool = True,
     ) -> None:
         self.loop = loop or Loop(seed)
@@ -117,6 +119,7 @@ class Driver:
         self.sink = sink if sink is not None else SinkLog()
         self.name = name
         self.rows, self.rate = rows, rate
+        self.roll_bytes = roll_bytes
         self.capacity, self.nodes = capacity, nodes
         self.running = False
         self.failed: PenstockError | None = None
@@ -366,7 +369,7 @@ class Driver:
     def list_for_cleanup(self) -> None:
         """List the data folder now and let the engine plan with the listing a little later."""
         names = [name for name in self.disk.list(paths.data(self.checkpoint)) if not is_temp(name)]
-        self._post("files", (0.0, 0.03), lambda: self.engine.on_files(names, []))
+        self._soon(self.loop.between(0.0, 0.03), lambda: self.engine.on_files(names, []))
 
     def _delete(self, names: Sequence[str]) -> None:
         self._log.check_claim()

@@ -42,6 +42,8 @@ class SimLease:
         self._loop = driver.loop
         identity = LeaseIdentity(name, driver.generation, driver.checkpoint, f"{driver.node_dir}/{node}")
         self._worker = Worker(identity, driver.program, disk, self._loop.clock)
+        if driver.roll_bytes is not None:
+            self._worker._segments._roll_bytes = self._worker._snapshots._roll_bytes = driver.roll_bytes
         self._inbox: deque[bytes] = deque()
         self._busy = False
         self._no_driver = False

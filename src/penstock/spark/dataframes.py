@@ -20,7 +20,8 @@ def stream_of(dataframe: Any, name: str, stamp: str | None) -> Stream:
     check_name(name, "source")
     if type(dataframe).__module__.startswith("pyspark.sql.connect"):
         raise SessionError(
-            f"source '{name}' is a Spark Connect DataFrame; leases need the driver's own SparkContext, so use a classic session."
+            f"source '{name}' is a Spark Connect DataFrame; leases need the driver's own SparkContext, "
+            "so use a classic session."
         )
     if not getattr(dataframe, "isStreaming", False):
         raise DeclarationError(

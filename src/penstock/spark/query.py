@@ -187,8 +187,7 @@ class Query:
             for ingest in self._ingests:
                 error = ingest.failure()
                 if error is not None and self._shell is not None:
-                    shell = self._shell
-                    shell.hub.post(lambda error=error: shell.engine._fail(error))  # type: ignore[misc]
+                    self._shell.end_with(error)
 
 
 def start(declared: Declared, spark: SparkSession | None) -> Query:

@@ -159,6 +159,7 @@ def derive_settings(
         "spark.master": f"local[{cores + SPARE_SLOTS}]" if master is None else master,
         "spark.api.mode": "classic",
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.daemon.module": "penstock.spark.daemon",
         "spark.task.maxFailures": "1",
         "spark.speculation": "false",
         "spark.scheduler.mode": "FAIR",

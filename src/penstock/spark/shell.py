@@ -96,8 +96,9 @@ class SparkShell(Listener):
         capacity = self._office.capacity(self._reserve)
         if capacity < 1:
             raise SessionError(
-                f"This SparkSession has {capacity + self._reserve} task slots and Penstock needs at least {self._reserve + 1} free "
-                "ones: one for a lease and the rest for ingest and sinks; use penstock.session(), local[4], or more executors."
+                f"This SparkSession has {capacity + self._reserve} task slots and Penstock needs at least "
+                f"{self._reserve + 1} free ones: one for a lease and the rest for ingest and sinks; use "
+                "penstock.session(), local[4], or more executors."
             )
         for name, target in (
             ("log", self._run_log),
@@ -121,6 +122,10 @@ class SparkShell(Listener):
             while time.monotonic() < deadline and not self.hub.ask(self._is_quiet):
                 time.sleep(0.01)
         self._finish(None)
+
+    def end_with(self, error: PenstockError) -> None:
+        """End the query with an error that arose outside the engine. Any thread."""
+        self.hub.post(lambda: self.engine.fail(error))
 
     @property
     def over(self) -> bool:
@@ -280,8 +285,8 @@ class SparkShell(Listener):
                     self._consume(table, work.epoch)
                 except Exception as error:
                     raise OperatorError(
-                        f"the sink's function failed for sink epoch {work.epoch}: {type(error).__name__}: {error}; the epoch "
-                        "will be handed over again, with the same rows, when the query is restarted."
+                        f"the sink's function failed for sink epoch {work.epoch}: {type(error).__name__}: {error}; "
+                        "the epoch will be handed over again, with the same rows, when the query is restarted."
                     ) from error
             self.hub.post(lambda work=work: self.engine.on_sink_done(work.stage, work.epoch))  # type: ignore[misc]
 
@@ -341,7 +346,7 @@ class SparkShell(Listener):
             return
         self._lease_failures += 1
         if self._lease_failures >= MAX_LEASE_FAILURES and not self.engine.stopping:
-            self.engine._fail(
+            self.engine.fail(
                 SessionError(
                     f"{self._lease_failures} leases in a row ended before they could work; the last one: {reason}"
                 )

@@ -50,8 +50,8 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: st
         type_ = schema.field(column).type
         if not any(is_key(type_) for is_key in _KEY_TYPES):
             raise DeclarationError(
-                f"groupBy: column '{column}' of '{producer}' has type {type_}, which cannot be a key; key by a number, string, "
-                "binary, boolean, date, timestamp or decimal."
+                f"groupBy: column '{column}' of '{producer}' has type {type_}, which cannot be a key; key by a number, "
+                "string, binary, boolean, date, timestamp or decimal."
             )
         names.append(column)
     return tuple(names)

@@ -92,7 +92,8 @@ class StreamWriter:
         allowed = ("update",) if self._stream.node.kind == "aggregate" else ("append", "update")
         if outputMode not in allowed:
             raise DeclarationError(
-                f"operator '{self._stream.node.name}': outputMode {outputMode!r} is not available here; use {' or '.join(allowed)}."
+                f"operator '{self._stream.node.name}': outputMode {outputMode!r} is not available here; use "
+                f"{' or '.join(allowed)}."
             )
         return self
 

@@ -70,7 +70,7 @@ class ArrowLogic:
         return pa.Table.from_batches([table for table in tables if table.num_rows], self._spec.schema)
 
     def _run_shard(self, shard: int, rows: pa.Table) -> pa.RecordBatch:
-        state = ShardState(self.state, shard, self._key_fields, self._spec.states)
+        state = ShardState(self.state, shard, rows, self._key_fields, self._spec.states)
         try:
             result = self._spec.fn(rows, state)
         except Exception as error:
@@ -90,11 +90,18 @@ class ShardState:
     key."""
 
     def __init__(
-        self, state: EntryState, shard: int, keys: Sequence[pa.Field], specs: Mapping[str, StateSpec]
+        self,
+        state: EntryState,
+        shard: int,
+        rows: pa.Table,
+        keys: Sequence[pa.Field],
+        specs: Mapping[str, StateSpec],
     ) -> None:
         self._state = state
         self._shard = shard
+        self._rows = rows
         self._keys = keys
+        self._present: set[bytes] | None = None
         for name, spec in specs.items():
             if isinstance(spec, ValueState):
                 setattr(self, name, ColumnHandle(self, name, spec.value_type))
@@ -106,18 +113,28 @@ class ShardState:
         )
 
     def key(self, *values: Any) -> KeyState:
-        """Return the state of one key, as a row function sees it; the key has to belong to this shard."""
+        """Return the state of one key that has rows in the table, as a row function sees it."""
         return self._touch([self._state.key_codec.encode(values)])[0]
 
     def _of(self, keys: Keys) -> list[KeyState]:
         """Return the state of each row's key."""
         columns = self._columns(keys)
-        names = [key.name for key in self._keys]
-        distinct = encode_keys(columns, names, self._state.operator).dictionary_encode()
+        distinct = self._encode(columns).dictionary_encode()
         states = self._touch(distinct.dictionary.to_pylist())
         return [states[code] for code in distinct.indices.to_numpy().tolist()]
 
+    def _encode(self, columns: list[Any]) -> pa.BinaryArray:
+        return encode_keys(columns, [key.name for key in self._keys], self._state.operator)
+
     def _touch(self, keys: list[bytes]) -> list[KeyState]:
+        # A key of another shard would be written here and read there; only keys with rows are sure to be ours.
+        if self._present is None:
+            self._present = set(self._encode(self._columns(self._rows)).unique().to_pylist())
+        for key in set(keys) - self._present:
+            raise KeyError(
+                f"key {self._state.key_codec.decode(key)!r} has no row in this table; state can be reached only for "
+                "keys that have"
+            )
         return self._state.touch(self._shard, keys)
 
     def _columns(self, keys: Keys) -> list[Any]:

@@ -40,7 +40,10 @@ class EpochInput:
 class Logic(Protocol):
     """One operator's logic inside one task."""
 
-    state: TaskState | None
+    @property
+    def state(self) -> TaskState | None:
+        """State of the shards the task owns; None for logic without state."""
+        ...
 
     def run(self, given: EpochInput) -> pa.Table:
         """Process one epoch; return the output rows (output schema), ordered by shard and then by emission.

@@ -133,6 +133,9 @@ class ColumnState:
             raise RuntimeError(f"operator {self._operator!r}: a second update before commit")
         if not len(batch.hashes):
             return np.empty((0, WORDS + self._form.words), np.uint64)
+        starts = _starts(batch.shards)
+        if not self._sealed[batch.shards[starts]].all():
+            raise RuntimeError(f"operator {self._operator!r}: rows came for a shard that is not sealed here")
         found = self._store.find(batch.hashes, batch.keys)
         self._fetch(batch, found)
         rows, missing = found.rows, found.missing
@@ -147,7 +150,6 @@ class ColumnState:
         after = entry_hashes(rows)
         rows[:, BITS] |= np.uint64(epoch) << _TOUCHED_SHIFT
         self._place_rows(found, batch, rows, dirty=False)
-        starts = _starts(batch.shards)
         self._digests[batch.shards[starts]] += np.add.reduceat(after - before, starts, axis=0)
         changed = after[:, 0] != before[:, 0]
         changed |= after[:, 1] != before[:, 1]

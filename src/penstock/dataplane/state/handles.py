@@ -275,7 +275,7 @@ class CopyingMapHandle(MapHandle):
         return self._column.copy(super().__getitem__(key))
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return self._column.copy(super().__getitem__(key)) if key in self else default
 
     def setdefault(self, key: Any, default: Any) -> Any:
         return self._column.copy(super().setdefault(key, default))

@@ -154,19 +154,19 @@ def _bounded_type(type_: pa.DataType) -> Any:
         lowest, highest = _limits(type_)
         return Annotated[int, msgspec.Meta(ge=lowest, le=highest)]
     if is_.is_list(type_):
-        return list[Optional[_bounded_type(type_.value_type)]]  # type: ignore[misc]  # noqa: UP045
+        return list[_or_null(type_.value_type)]  # type: ignore[misc]
     if is_.is_map(type_):
-        item = Optional[_bounded_type(type_.item_type)]  # noqa: UP045
-        return dict[_bounded_type(type_.key_type), item]  # type: ignore[misc, valid-type]
+        return dict[_bounded_type(type_.key_type), _or_null(type_.item_type)]  # type: ignore[misc]
     return _bounded_struct(type_) if is_.is_struct(type_) else python_type(type_)
 
 
 @lru_cache(maxsize=1024)
 def _bounded_struct(type_: pa.StructType) -> Any:
     made: Any = namedtuple("Row", [field.name for field in type_], rename=True)  # type: ignore[misc]
-    made.__annotations__ = dict(zip(made._fields, map(_bounded_field, type_), strict=True))
+    types = [_or_null(field.type) if field.nullable else _bounded_type(field.type) for field in type_]
+    made.__annotations__ = dict(zip(made._fields, types, strict=True))
     return made
 
 
-def _bounded_field(field: pa.Field) -> Any:
-    return Optional[_bounded_type(field.type)] if field.nullable else _bounded_type(field.type)  # noqa: UP045
+def _or_null(type_: pa.DataType) -> Any:
+    return Optional[_bounded_type(type_)]  # noqa: UP045

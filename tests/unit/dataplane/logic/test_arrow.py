@@ -90,7 +90,9 @@ def test_keys_may_be_columns_and_a_null_clears(tmp_path: Path) -> None:
 
 def test_other_states_are_reached_key_by_key(tmp_path: Path) -> None:
     def count_new(table: pa.Table, state: Any) -> pa.Table:
-        for stock, amount in zip(table.column("stock").to_pylist(), table.column("amount").to_pylist(), strict=True):
+        for stock, amount in zip(
+            table.column("stock").to_pylist(), table.column("amount").to_pylist(), strict=True
+        ):
             state.key(stock).seen[amount] = True
         stocks = pc.unique(table.column("stock"))
         return pa.table({"stock": stocks, "total": [len(state.key(s).seen) for s in stocks.to_pylist()]})
@@ -111,9 +113,13 @@ def test_other_states_are_reached_key_by_key(tmp_path: Path) -> None:
         (lambda table, state: state.total.lookup([]), "0 key column"),
         (lambda table, state: state.total.update(table, pa.array([])), "0 values"),
         (lambda table, state: state.key("x"), "is no key of"),
+        (lambda table, state: state.key(2), r"key \(2,\) has no row in this table"),
+        (lambda table, state: state.total.lookup(pa.array([1, 3])), r"key \(3,\) has no row in this table"),
     ],
 )
-def test_mistakes_are_reported_with_the_operator(tmp_path: Path, fn: Callable[..., Any], message: str) -> None:
+def test_mistakes_are_reported_with_the_operator(
+    tmp_path: Path, fn: Callable[..., Any], message: str
+) -> None:
     with pytest.raises(OperatorError, match=message) as raised:
         run(build(fn, tmp_path), 1, given((1, 1)))
     assert "'sums'" in str(raised.value)

@@ -110,7 +110,9 @@ def test_an_exception_names_operator_and_key_and_carries_the_traceback(tmp_path:
         if key.user == "b":
             raise ValueError("no such price")
 
-    with pytest.raises(OperatorError, match=r"operator 'sums' failed for key \('b',\): ValueError: no such price") as e:
+    with pytest.raises(
+        OperatorError, match=r"operator 'sums' failed for key \('b',\): ValueError: no such price"
+    ) as e:
         run(build(broken, tmp_path), 1, users(("a", 1), ("b", 1), ("c", 1)))
     assert isinstance(e.value.__cause__, ValueError)
     assert "in broken" in str(e.value)
@@ -189,7 +191,9 @@ key_columns = st.sampled_from(
 @given(data=st.data(), kinds=st.lists(key_columns, min_size=1, max_size=2), shards=st.integers(1, 5))
 def test_groups_hold_each_row_once_in_order_under_its_key(data: Any, kinds: list[Any], shards: int) -> None:
     names = [f"k{at}" for at in range(len(kinds))]
-    schema = parse_schema(", ".join(f"{n} {ddl}" for n, (ddl, _) in zip(names, kinds, strict=True)) + ", row long")
+    schema = parse_schema(
+        ", ".join(f"{n} {ddl}" for n, (ddl, _) in zip(names, kinds, strict=True)) + ", row long"
+    )
     drawn = data.draw(st.lists(st.tuples(*(values for _, values in kinds)), max_size=60))
     columns = [pa.array([row[at] for row in drawn], schema.field(at).type) for at in range(len(kinds))]
     table = pa.Table.from_arrays([*columns, pa.array(range(len(drawn)), pa.int64())], schema=schema)
@@ -203,7 +207,10 @@ def test_groups_hold_each_row_once_in_order_under_its_key(data: Any, kinds: list
     order_of_shard = given_.rows.column("row").to_pylist()
     for number in order_of_shard:
         row = drawn[number]
-        same = tuple("nan" if value != value else str(value + 0 if isinstance(value, float) else value) for value in row)
+        same = tuple(
+            "nan" if value != value else str(value + 0 if isinstance(value, float) else value)
+            for value in row
+        )
         expected[same].append(number)
     found = [numbers[a:b] for a, b in zip(groups.bounds, groups.bounds[1:], strict=False)]
     assert found == list(expected.values())

@@ -197,6 +197,20 @@ def test_nothing_reaches_the_environments_before_commit(tmp_path: Path) -> None:
     assert stored_entries(tmp_path) == 0
 
 
+def test_an_epoch_is_one_update_of_sealed_shards_and_is_staged_before_commit(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    state.drop(3)
+    with pytest.raises(RuntimeError, match="not sealed"):
+        write(state, 1, range(100))
+    assert state.open(3, str(tmp_path / "3"), None) and state.seal(3, 0, EMPTY_DIGEST)
+    state.update(1, batch_of([1]), np.zeros(1, np.uint64), add_one)
+    with pytest.raises(RuntimeError, match="second update"):
+        write(state, 1, [2])
+    with pytest.raises(RuntimeError, match="commit before stage"):
+        state.commit()
+    state.close()
+
+
 def test_flush_writes_committed_entries_oldest_shard_first(tmp_path: Path) -> None:
     state = opened(tmp_path)
     first = write(state, 1, [1])

@@ -434,7 +434,10 @@ def test_a_value_read_from_state_cannot_change_it_in_place(world: World) -> None
         (lambda key: key.value.update("text"), r"state 'value' of key \('ann',\): 'text' is no double"),
         (lambda key: key.value.update(True), "True is no double"),
         (lambda key: key.log.appendValue(None), "state 'log' .* None is no string"),
-        (lambda key: key.book.updateValue(1, (1.0, 2**31)), "state 'book' .* is no struct<price:double,volume:int>"),
+        (
+            lambda key: key.book.updateValue(1, (1.0, 2**31)),
+            "state 'book' .* is no struct<price:double,volume:int>",
+        ),
         (lambda key: key.book.updateValue(1, (1.0,)), "is no struct"),
         (lambda key: key.book.updateValue(1, {"price": 1.0, "prize": 2}), "no field 'prize'"),
         (lambda key: key.book.updateValue(1, None), "None is no struct"),
@@ -457,7 +460,7 @@ def test_a_value_that_does_not_fit_is_refused_with_operator_state_and_key(
 def test_a_value_over_the_size_limit_is_refused(tmp_path: Path) -> None:
     world = World(str(tmp_path))
     world.key("ann").log.appendValue("x" * (16 << 20))
-    with pytest.raises(OperatorError, match="state 'log' of key .* over the limit of 16777216"):
+    with pytest.raises(OperatorError, match=r"state 'log' of key .* over the limit of 16777216"):
         world.state.stage(1)
     world.state.close()
 

@@ -149,7 +149,9 @@ def test_a_full_disk_is_an_error_that_names_the_directory_and_the_fix(
 
     with monkeypatch.context() as patch:
         patch.setattr(local_module, "_put_meta", full)
-        with pytest.raises(StorageError, match=r"full; free space there or point .*spark\.local\.dir") as raised:
+        with pytest.raises(
+            StorageError, match=r"full; free space there or point .*spark\.local\.dir"
+        ) as raised:
             shard.write([(b"\x01k", b"v")], [], 1, DIGEST)
     assert path in str(raised.value)
     shard.write([(b"\x01k", b"v")], [], 1, DIGEST)
@@ -221,6 +223,8 @@ def test_bit_flips_end_in_a_refusal_an_error_or_sealed_data_but_never_in_another
     for seed in range(4):
         command = [sys.executable, "-c", FLIPS, path, str(seed)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env=environment, check=False
+        )
         # A signal (negative code) is the kernel's refusal of a wild page; the lease dies and the shard is rebuilt.
         assert ended.returncode <= 0, ended.stderr

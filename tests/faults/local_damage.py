@@ -1,0 +1,200 @@
+"""Ways to damage a node's local state, each tried in a process of its own, since LMDB may take the process with it.
+
+A damaged copy must never be believed: it is rebuilt from the checkpoint with the committed digest, or its process dies and the next lease, which
+is told of no copy, rebuilds it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.dataplane import messages
+from penstock.dataplane.program import Program
+from tests.faults.damage import Tally
+from tests.faults.runs import fast_disk, real_program
+from tests.faults.station import Station
+
+REFUSED, SILENT, FAILED, REBUILT, KEPT = 70, 71, 72, 73, 74
+
+
+def in_child(call: Callable[[], int]) -> int:
+    """Run `call` in a forked process; return its exit code, or minus the signal that killed it."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.dup2(os.open(os.environ.get('CHILD_LOG', os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+            code = call()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def prepare(folder: Path, operator: str, program: Callable[[], Program] = real_program) -> tuple[Station, dict[int, str]]:
+    """Work some epochs in a child, hand all environments over, and return the station as it stands with their names."""
+    station = Station(program(), fast_disk(), str(folder / "cp"), str(folder / "node"), operator="fold")
+    station.worker.handle(station.bring())
+    for number in range(6):
+        station.feed(60)
+        station.step(snapshots=[0, 3] if number == 3 else [])
+    if operator == "fold":
+        local = station.release()
+        station.worker.close()
+        return station, local
+    fold = station.worker
+    station.operator = operator
+    station.worker.handle(station.bring())
+    for _ in range(6):
+        station.step(60)
+    local = station.release()
+    fold.close()
+    return station, local
+
+
+def try_handover(station: Station, local: dict[int, str], nodes: str, number: int) -> int:
+    """Bring every shard from handed-over environments in a fresh lease; how it went."""
+    station.node_dir = nodes
+
+    def child() -> int:
+        worker = station.hire(f"next{number}")
+        answer = worker.handle(station.bring(local))
+        if not isinstance(answer, messages.Brought):
+            return FAILED
+        if not all(shard.ok for shard in answer.shards):
+            return REFUSED
+        station.worker = worker
+        taken = {shard.how for shard in answer.shards}
+        before = {s: station.chain.digest(s) for s in range(station.chain.spec.shards)}
+        for shard, digest in before.items():
+            # A snapshot reads every entry and proves it against the digest.
+            entries = worker._tasks[(station.operator, 0)].state.snapshot(shard)  # type: ignore[union-attr]
+            assert entries is not None and digest is not None
+        return KEPT if taken == {"local"} else REBUILT
+
+    return in_child(child)
+
+
+def damage_handover(folder: Path, operator: str, count: int, seed: int = 0) -> Tally:
+    """Damage environments that were handed over, in `count` ways, and bring them."""
+    rng = random.Random(f"{operator} {seed}")
+    station, local = prepare(folder, operator)
+    tally = Tally()
+    for number in range(count):
+        nodes = folder / f"node{number}"
+        shutil.copytree(folder / "node", nodes)
+        what = _damage(rng, [nodes / name for name in local.values()])
+        code = try_handover(station, local, str(nodes), number)
+        died = code < 0
+        if died:
+            shutil.rmtree(nodes)
+            code = try_handover(station, {}, str(nodes), number + count)
+        fault = None if code in (REBUILT, KEPT) else f"ended with {code}"
+        tally.add(f"local state of '{operator}': {what}{' (the process died)' if died else ''}", fault, code == REBUILT)
+        shutil.rmtree(nodes, ignore_errors=True)
+    return tally
+
+
+def _damage(rng: random.Random, environments: list[Path]) -> str:
+    chosen = rng.choice(environments)
+    data = chosen / "data.mdb"
+    size = data.stat().st_size
+    way = rng.choice(["flip", "flip", "flip", "flips", "cut", "zero", "gone", "no data", "empty", "swap", "lock", "noise"])
+    if way in ("flip", "flips"):
+        places = [rng.randrange(size) for _ in range(1 if way == "flip" else 64)]
+        raw = bytearray(data.read_bytes())
+        for place in places:
+            raw[place] ^= 1 << rng.randrange(8)
+        data.write_bytes(raw)
+        return f"{len(places)} bits flipped, the first at {places[0]} of {chosen.name}"
+    if way == "cut":
+        at = rng.randrange(size)
+        os.truncate(data, at)
+        return f"{chosen.name} cut at {at}"
+    if way == "zero":
+        at = rng.randrange(size) & ~4095
+        raw = bytearray(data.read_bytes())
+        raw[at : at + 4096] = bytes(len(raw[at : at + 4096]))
+        data.write_bytes(raw)
+        return f"page at {at} of {chosen.name} zeroed"
+    if way == "gone":
+        shutil.rmtree(chosen)
+    elif way == "no data":
+        data.unlink()
+    elif way == "empty":
+        data.write_bytes(b"")
+    elif way == "swap":
+        other = rng.choice([one for one in environments if one != chosen])
+        chosen.rename(chosen.with_suffix(".x"))
+        other.rename(chosen)
+        chosen.with_suffix(".x").rename(other)
+        return f"{chosen.name} swapped with {other.name}"
+    elif way == "lock":
+        (chosen / "lock.mdb").write_bytes(rng.randbytes(8192))
+    else:
+        data.write_bytes(rng.randbytes(size))
+    return f"{way}: {chosen.name}"
+
+
+def damage_live(folder: Path, operator: str, count: int, seed: int = 0) -> Tally:
+    """Flip bits in environments while their lease works on with next to no memory, so that it reads them again and again.
+
+    The lease must say so, die, or commit exactly what an undamaged one commits.
+    """
+    rng = random.Random(f"live {operator} {seed}")
+    tally = Tally()
+    for number in range(count):
+        home = folder / f"live{number}"
+        home.mkdir()
+        place, bit = rng.random(), rng.randrange(8)
+        code = in_child(lambda home=home, place=place, bit=bit: _live(home, operator, place, bit))  # type: ignore[misc]
+        fine = code in (KEPT, FAILED) or code in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
+        tally.add(f"live state of '{operator}', bit {bit} at {place:.4f}", None if fine else f"ended with {code}", code == FAILED)
+        shutil.rmtree(home, ignore_errors=True)
+    return tally
+
+
+def _live(home: Path, operator: str, place: float, bit: int) -> int:
+    def small() -> Program:
+        return real_program(shards=(2, 2), memory_bytes=1)
+
+    clean = Station(small(), fast_disk(), str(home / "clean"), str(home / "clean-node"))
+    hurt = Station(small(), fast_disk(), str(home / "hurt"), str(home / "hurt-node"))
+    for station in (clean, hurt):
+        station.worker.handle(station.bring())
+        for _ in range(4):
+            station.feed(80)
+            station.step()
+        station.worker.handle(messages.Commit("fold", 0, station.chain.epoch))
+        station.worker.idle()
+        station.feed(80)
+    files = sorted(Path(home / "hurt-node").rglob("data.mdb"))
+    total = sum(f.stat().st_size for f in files)
+    at = int(place * total)
+    for file in files:
+        size = file.stat().st_size
+        if at < size:
+            with file.open("r+b") as raw:
+                raw.seek(at)
+                byte = raw.read(1)[0]
+                raw.seek(at)
+                raw.write(bytes([byte ^ (1 << bit)]))
+            break
+        at -= size
+    answer = hurt.worker.handle(hurt.work())
+    if isinstance(answer, messages.Failed):
+        return FAILED if answer.kind == "local" else REFUSED
+    assert isinstance(answer, messages.Done)
+    expected = clean.done(clean.worker, clean.work())
+    same = (answer.part.changed, answer.part.digests) == (expected.changed, expected.digests)
+    return KEPT if same else SILENT
