@@ -100,7 +100,7 @@ class SparkPeer:
         self,
         rows_per_batch: int = 1_000_000,
         batches: int = 20,
-        timeout_s: float = 300.0,
+        timeout_s: float = 420.0,
         keys: int = 10_000_000,
     ) -> BatchRun:
         """Run prepared batches of uniform keys on state that holds them all; the last half counts."""

@@ -60,6 +60,7 @@ class Chain:
         self.snapshots: dict[int, records.Snapshot] = {}
         self.deltas: deque[DeltaFrame] = deque()
         self.out: dict[int, deque[PublishedRows]] = {edge.edge: deque() for edge in spec.edges}
+        self.out_bytes = 0
         self.offset = 0
         self.batch: records.Batch | None = None
         self.intent: Record | None = None
@@ -142,6 +143,7 @@ class Chain:
             if segments:
                 item = PublishedRows(Published(record.epoch, segments, record.stamp, record.watermark_us))
                 queue.append(item)
+                self.out_bytes += item.bytes
                 published.append(item)
         return published
 
@@ -149,7 +151,7 @@ class Chain:
         """Forget what no consumer needs any more."""
         queue = self.out[edge]
         while queue and queue[0].epoch < before.epoch:
-            queue.popleft()
+            self.out_bytes -= queue.popleft().bytes
 
     def snapshot_of(self, shard: int) -> records.Snapshot | None:
         return self.snapshots.get(shard)
@@ -187,6 +189,7 @@ class Chain:
             for group in base.groups
         ]
         self.out = {edge.edge: deque(map(PublishedRows, edge.published)) for edge in base.edges}
+        self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
         self.versions = records.unpack_u64(base.versions)
         self.digests = records.unpack_u64(base.digests).reshape(-1, 2)
         self.dirty_since = records.unpack_u64(base.dirty_since)
@@ -254,9 +257,8 @@ class Chains:
         return pieces
 
     def waiting_bytes(self) -> int:
-        return sum(
-            item.bytes for chain in self.by_name.values() for queue in chain.out.values() for item in queue
-        )
+        """Bytes in all channels that some consumer has not consumed."""
+        return sum(chain.out_bytes for chain in self.by_name.values())
 
     def live_files(self) -> set[str]:
         return set().union(*(chain.live_files() for chain in self.by_name.values()))

@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class LatencyLog:
 
     def since(self, at: float) -> Latency | None:
         """Return the latency of rows committed at or after clock time `at`; None when there were none."""
-        found = [entry for entry in list(self._entries) if entry[0] >= at]
+        found = list(itertools.takewhile(lambda entry: entry[0] >= at, reversed(self._entries)))
         if not found:
             return None
         table = np.array(found)

@@ -30,22 +30,35 @@ from penstock.testing_disk import SimCrash, SimDisk
 
 CHECKPOINT = "/work/checkpoint"
 CALM_S = 40.0
+LEASE_ACTIONS = ("kill", "kill", "kill", "pause", "pause", "cut", "gate", "gate", "clean")
+DRIVER_ACTIONS = ("crash", "crash", "take over", "take over", "power", "stop")
 
 
 @dataclass(frozen=True)
 class Weather:
     """How bad it gets. Ratios are per disk step, rates per virtual second."""
 
-    fail_ratio: float = 0.003
-    crash_ratio: float = 0.001
-    take_over_ratio: float = 0.0015
+    fail_ratio: float = 0.002
+    crash_ratio: float = 0.0007
+    take_over_ratio: float = 0.001
     stall_ratio: float = 0.02
     disturbances_per_s: float = 25.0
-    storm_s: float = 0.5
-    rows: int = 320
-    actions: tuple[str, ...] = (
-        "kill", "kill", "pause", "cut", "cut", "gate", "crash", "crash", "take over", "power", "stop", "clean",
-    )  # fmt: skip
+    storm_s: float = 0.4
+    rows: int = 300
+    actions: tuple[str, ...] = (*LEASE_ACTIONS, *DRIVER_ACTIONS)
+
+
+def weather_of(seed: int) -> Weather:
+    """Seeds take turns: trouble with leases alone, with drivers, with the disk, with everything."""
+    match seed % 4:
+        case 0:
+            return Weather(0.0, 0.0, 0.0, actions=LEASE_ACTIONS, disturbances_per_s=40.0)
+        case 1:
+            return Weather(0.0, 0.0, 0.004, actions=(*DRIVER_ACTIONS, "kill", "clean"), disturbances_per_s=15.0)
+        case 2:
+            return Weather(0.004, 0.002, 0.0, actions=("power", "clean", "kill"), disturbances_per_s=6.0)
+        case _:
+            return Weather()
 
 
 @dataclass
@@ -458,7 +471,7 @@ def files_of(part: records.TaskPart) -> set[str]:
 
 def simulate(seed: int, weather: Weather | None = None, driver_class: type[Driver] = Driver) -> Outcome:
     """Run one seed; never raises for a broken promise, which stands in the outcome."""
-    world = World(seed, weather or Weather(), driver_class)
+    world = World(seed, weather or weather_of(seed), driver_class)
     violation = None
     try:
         world.run()

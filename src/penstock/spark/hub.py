@@ -15,8 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +25,10 @@ from penstock.spark.wire import LENGTH, NONCE_BYTES, FrameBuffer, WireError, is_
 
 T = TypeVar("T")
 _NAME_BYTES = 32
+
+
+class HubOver(RuntimeError):
+    """The hub's thread does not run; nothing can be asked of it."""
 
 
 class Connection:
@@ -71,6 +75,7 @@ class Hub:
         self._connections: dict[str, Connection] = {}
         self._strangers: set[Connection] = set()
         self._posted: deque[Callable[[], None]] = deque()
+        self._asking: set[Future[Any]] = set()
         self._closing = False
         self._on_crash: Callable[[BaseException], None] = lambda error: None
         self._thread = threading.Thread(target=self._run, name="penstock-hub", daemon=True)
@@ -94,17 +99,31 @@ class Hub:
             os.write(self._wake_out, b"x")
 
     def ask(self, call: Callable[[], T], timeout: float | None = 60.0) -> T:
-        """Run a call on the hub's thread and wait for what it returns. Any other thread."""
+        """Run a call on the hub's thread and wait for what it returns. Any other thread.
+
+        Raises:
+            HubOver: the thread has ended, or ends before it comes to this call.
+        """
         answer: Future[T] = Future()
 
         def run() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
             try:
                 answer.set_result(call())
             except BaseException as error:
                 answer.set_exception(error)
 
-        self.post(run)
-        return answer.result(timeout)
+        self._asking.add(answer)
+        try:
+            self.post(run)
+            if not self._thread.is_alive():
+                answer.cancel()
+            return answer.result(timeout)
+        except CancelledError:
+            raise HubOver("the query has ended") from None
+        finally:
+            self._asking.discard(answer)
 
     def send(self, lease: str, message: messages.ToLease) -> None:
         """Send to a lease; a lease that is gone is reported by its connection, not here. Hub's thread."""
@@ -128,6 +147,8 @@ class Hub:
         self.post(lambda: None)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
+        elif self._thread.ident is None:
+            self._shut()  # it was never started
 
     def _run(self) -> None:
         try:
@@ -240,6 +261,8 @@ class Hub:
         connection.sock.close()
 
     def _shut(self) -> None:
+        for answer in list(self._asking):
+            answer.cancel()
         for connection in [*self._connections.values(), *self._strangers]:
             self._close(connection)
         for closing in (self._server.close, self._selector.close):

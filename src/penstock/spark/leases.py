@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONNECT_TIMEOUT_S = 60.0
+LOST_GRACE_S = 1.5
+"""Time that a lease which was given up has to end by itself before its job is cancelled."""
 
 
 @dataclass
@@ -28,13 +30,18 @@ class Asked:
     """A lease that was asked for and what became of its job."""
 
     offer: LeaseOffer
-    future: Any
+    future: Any = None
     asked_at: float = field(default_factory=time.monotonic)
     connected: bool = False
+    lost_at: float = 0.0
+
+
+_offices: list[LeaseOffice] = []
+"""The offices of all queries of this process; they share the slots of a session."""
 
 
 class LeaseOffice:
-    """Submits lease jobs and keeps track of them. Used by one thread."""
+    """Submits lease jobs and keeps track of them. Used by one thread, but for `note_up` and `give_up`."""
 
     def __init__(
         self,
@@ -53,10 +60,45 @@ class LeaseOffice:
         self._label = label
         self._count = 0
         self.asked: dict[str, Asked] = {}
+        self.lost: dict[str, Asked] = {}
+        """Leases that were given up while their job still holds a slot."""
+        _offices.append(self)
 
     def capacity(self, reserve: int) -> int:
-        """Return how many leases may be held: registered slots less the reserve."""
-        return slots(self._spark) - reserve
+        """Return how many leases may be held: registered slots less those of other queries and the
+        reserve."""
+        others = sum(
+            office.jobs() for office in _offices if office is not self and office._spark is self._spark
+        )
+        return slots(self._spark) - others - reserve
+
+    def jobs(self) -> int:
+        """Return how many jobs of this office hold or wait for a slot."""
+        return len(self.asked) + len(self.lost)
+
+    def room(self, reserve: int) -> int:
+        """Return how many more leases may be asked for now."""
+        return self.capacity(reserve) - self.jobs()
+
+    def note_up(self, name: str) -> None:
+        """A lease has connected. Any thread."""
+        asked = self.asked.get(name)
+        if asked is not None:
+            asked.connected = True
+
+    def give_up(self, name: str) -> None:
+        """Count a lease as lost; its job is cancelled unless it ends soon. Any thread."""
+        asked = self.asked.pop(name, None)
+        if asked is not None:
+            asked.lost_at = time.monotonic()
+            self.lost[name] = asked
+
+    def close(self) -> None:
+        """Cancel what is left and free the slots for other queries."""
+        for name in [*self.asked, *self.lost]:
+            self.cancel(name)
+        with contextlib.suppress(ValueError):
+            _offices.remove(self)
 
     def prepare(self) -> LeaseOffer:
         """Make the next offer: a fresh name and a one-shot token."""
@@ -76,7 +118,9 @@ class LeaseOffice:
         try:
             rows = self._placed(context)
             job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
-            self.asked[offer.lease] = Asked(offer, job._jrdd.collectAsync())
+            # Known before it is submitted: it may connect before the call returns.
+            asked = self.asked[offer.lease] = Asked(offer)
+            asked.future = job._jrdd.collectAsync()
         finally:
             for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]
@@ -107,21 +151,32 @@ class LeaseOffice:
     def ended(self) -> list[tuple[str, str]]:
         """Return leases whose job is over, with the reason; they are forgotten here."""
         over: list[tuple[str, str]] = []
-        for name, asked in list(self.asked.items()):
-            if asked.future.isDone():
-                over.append((name, _reason(asked.future)))
-                del self.asked[name]
+        for held in (self.asked, self.lost):
+            for name, asked in list(held.items()):
+                if asked.future is not None and asked.future.isDone():
+                    over.append((name, _reason(asked.future)))
+                    self.asked.pop(name, None)
+                    self.lost.pop(name, None)
         return over
+
+    def lingering(self) -> list[str]:
+        """Return leases that were given up and whose job does not end by itself."""
+        now = time.monotonic()
+        return [name for name, asked in list(self.lost.items()) if now - asked.lost_at > LOST_GRACE_S]
 
     def overdue(self) -> list[str]:
         """Return leases that did not connect in time."""
         now = time.monotonic()
-        return [n for n, a in self.asked.items() if not a.connected and now - a.asked_at > CONNECT_TIMEOUT_S]
+        return [
+            name
+            for name, asked in list(self.asked.items())
+            if not asked.connected and now - asked.asked_at > CONNECT_TIMEOUT_S
+        ]
 
     def cancel(self, name: str) -> None:
         """Last resort: cancel a lease's job; its Python worker may live on for some seconds."""
-        asked = self.asked.pop(name, None)
-        if asked is not None:
+        asked = self.asked.pop(name, None) or self.lost.pop(name, None)
+        if asked is not None and asked.future is not None:
             with contextlib.suppress(Exception):
                 asked.future.cancel(True)
 

@@ -38,7 +38,7 @@ from penstock.dataplane.state.column_entries import (
 from penstock.dataplane.state.local import LocalShard
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA, I64, U16, U64, Delta, digest_bytes, digest_lanes
 from penstock.dataplane.state.slots import NO_SHARD, Found, SlotStore
-from penstock.errors import CorruptFileError, DeclarationError
+from penstock.errors import CorruptFileError, DeclarationError, OperatorError
 
 _BITS_MASK: Final = np.uint64((1 << MAX_BITS) - 1)
 _TOUCHED_SHIFT: Final = np.uint64(
@@ -205,6 +205,9 @@ class ColumnState:
             local = LocalShard.take_over(path, self._owner, local_version)
         if local is None:
             return False
+        if local_version is not None and not self._gives_its_digest(local):
+            local.close()
+            return False
         entries = local.count if local_version is not None else 0
         self._digests[shard] = digest_lanes(local.digest)
         self._bytes[shard] = entries * (
@@ -345,6 +348,14 @@ class ColumnState:
             batch.keys.take(pa.array(chosen)), batch.shards[chosen], rows, dirty=False
         )
         found.rows[chosen] = rows
+
+    def _gives_its_digest(self, local: LocalShard) -> bool:
+        """Read a copy whole: what is stored beside the entries says nothing of a damaged or lost one."""
+        try:
+            _, rows = self._scan(local)
+        except (CorruptFileError, OperatorError, ValueError, pa.ArrowException):
+            return False
+        return np.array_equal(entry_hashes(rows).sum(axis=0, dtype=np.uint64), digest_lanes(local.digest))
 
     def _scan(self, local: LocalShard) -> tuple[pa.BinaryArray, U64]:
         entries = local.scan()

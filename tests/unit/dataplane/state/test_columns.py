@@ -313,11 +313,11 @@ def test_a_damaged_value_is_found_when_it_is_loaded(tmp_path: Path) -> None:
     shard, digest = int(delta.shards[0]), digest_bytes(delta.digests[0])
     state.release(shard)
     key = delta.entries.column("key")[0].as_py()
-    with lmdb.open(str(tmp_path / str(shard))) as environment, environment.begin(write=True) as transaction:
+    assert state.open(shard, str(tmp_path / str(shard)), 1) and state.seal(shard, 1, digest)
+    with state._locals[shard]._environment.begin(write=True) as transaction:
         value = bytearray(transaction.get(key))
         value[9] ^= 4
         transaction.put(key, bytes(value))
-    assert state.open(shard, str(tmp_path / str(shard)), 1) and state.seal(shard, 1, digest)
     with pytest.raises(CorruptFileError, match=str(tmp_path)):
         state.snapshot(shard)
     with pytest.raises(CorruptFileError, match=str(tmp_path)):
@@ -331,11 +331,30 @@ def test_a_lost_entry_is_found_by_the_snapshot(tmp_path: Path) -> None:
     state.commit()
     state.release(2)
     key = brought(delta, 2)[0][0].as_py()
-    with lmdb.open(str(tmp_path / "2")) as environment, environment.begin(write=True) as transaction:
-        assert transaction.delete(key)
     assert state.open(2, str(tmp_path / "2"), 1) and state.seal(2, 1, digest_bytes(delta.digests[2]))
+    with state._locals[2]._environment.begin(write=True) as transaction:
+        assert transaction.delete(key)
     with pytest.raises(CorruptFileError, match="digest"):
         state.snapshot(2)
+    state.close()
+
+
+@pytest.mark.parametrize("damage", ["lost entry", "flipped bit"])
+def test_a_copy_whose_entries_do_not_give_its_digest_is_not_taken_over(tmp_path: Path, damage: str) -> None:
+    state = opened(tmp_path)
+    delta = write(state, 1, range(64))
+    state.commit()
+    state.release(2)
+    key = brought(delta, 2)[0][0].as_py()
+    with lmdb.open(str(tmp_path / "2")) as environment, environment.begin(write=True) as transaction:
+        if damage == "lost entry":
+            assert transaction.delete(key)
+        else:
+            value = bytearray(transaction.get(key))
+            value[9] ^= 4
+            transaction.put(key, bytes(value))
+    assert not state.open(2, str(tmp_path / "2"), 1)
+    assert state.open(2, str(tmp_path / "2"), None), "a new one can be made in its place"
     state.close()
 
 
