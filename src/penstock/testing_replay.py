@@ -166,7 +166,7 @@ class _Operator:
     def _epoch(self, record: Record) -> tuple[int, int]:
         for part in record.parts:
             self._compare_snapshots(record, part)
-        took = 0
+        took = compared = 0
         for part in record.parts:
             inputs = [self._input(record, part, number) for number in range(len(self._spec.inputs))]
             rows = sum(given.rows.num_rows for given in inputs)
@@ -176,11 +176,11 @@ class _Operator:
             if rows:
                 out = self._logic.run(EpochInput(record.epoch, record.time_us, inputs))
             self._faults.extend(_output_faults(self._line, self._spec, record, part, out))
-            took += rows
-        delta = self._state.stage(record.epoch)
-        self._compare_changes(record, delta)
-        self._state.commit()
-        return took, len(delta.shards)
+            delta = self._state.stage(record.epoch)
+            self._compare_changes(record, part, delta)
+            self._state.commit()
+            took, compared = took + rows, compared + len(delta.shards)
+        return took, compared
 
     def _input(self, record: Record, part: TaskPart, number: int) -> ShardedRows:
         """The rows of one task's shards on one input, shard by shard, in the order the channel fixes."""
@@ -223,23 +223,18 @@ class _Operator:
                     passed += count
         return found
 
-    def _compare_changes(self, record: Record, delta: Delta) -> None:
-        recorded: dict[int, bytes] = {}
-        entries: dict[tuple[int, bytes], bytes | None] = {}
-        for part in record.parts:
-            for number, shard in enumerate(unpack_u16(part.changed).tolist()):
-                recorded[shard] = part.digests[16 * number : 16 * number + 16]
-            if part.delta is not None:
-                entries.update(
-                    _entries(
-                        read_entries(self._line.disk, self._line.checkpoint, part.delta, FrameKind.DELTA)
-                    )
-                )
+    def _compare_changes(self, record: Record, part: TaskPart, delta: Delta) -> None:
+        changed = unpack_u16(part.changed).tolist()
+        recorded = {shard: part.digests[16 * at : 16 * at + 16] for at, shard in enumerate(changed)}
         digests = np.ascontiguousarray(delta.digests, "<u8").tobytes()
         replayed = {shard: digests[16 * at : 16 * at + 16] for at, shard in enumerate(delta.shards.tolist())}
         if replayed != recorded:
             wrong = sorted(s for s in {*replayed, *recorded} if replayed.get(s) != recorded.get(s))
             self._fault(record, f"committed other digests than the replay gives, for shards {wrong[:10]}")
+        entries = {}
+        if part.delta is not None:
+            held = read_entries(self._line.disk, self._line.checkpoint, part.delta, FrameKind.DELTA)
+            entries = _entries(held)
         if entries != _entries(delta.entries):
             self._fault(record, "committed a delta with other entries than the replay gives")
 

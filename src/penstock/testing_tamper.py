@@ -39,17 +39,18 @@ class Tampering(enum.StrEnum):
 def tamper_rows(checkpoint: str, program: Program, target: str, stage: str, how: Tampering) -> str:
     """Copy a checkpoint to `target` with rows that `stage` published tampered with; return what was done.
 
+    Takes the first two unlike rows of one key in a segment; for an operator that puts out one row per key, of two keys.
     Records are adapted as far as a forger could: rows per shard and rows put out follow the new segment.
     """
     line = read_line(checkpoint)
     spec = program.stages[stage]
     edge = spec.edges[0]
-    keys = edge.keys or tuple(spec.schema.names[:1])
+    keys = edge.keys or spec.keys
     for record in line.of(stage):
         for part in record.parts:
             for number, segment in enumerate(part.segments):
                 batch = read_segment(line.disk, checkpoint, segment.extent, spec.schema).batch
-                pair = _two_rows_of_a_key(batch, keys)
+                pair = _two_rows_of_a_key(batch, keys) or _two_rows_of_a_key(batch, ())
                 if segment.edge == edge.edge and pair is not None:
                     forged = _tampered(batch, pair, how)
                     place = _Place(stage, record.epoch, part.task, number)
@@ -67,9 +68,7 @@ def tamper_schedule(checkpoint: str, program: Program, target: str, stage: str, 
     found = [record for record in line.of(stage) if record.kind == kind and record.groups]
     pairs = [(a, b) for a, b in pairwise(found) if _can_swap(a, b)]
     if not pairs:
-        raise ValueError(
-            f"'{stage}' has no two epochs in a row over the same shards; make a longer run"
-        )
+        raise ValueError(f"'{stage}' has no two epochs in a row over the same shards; make a longer run")
     first, second = pairs[len(pairs) // 2]
     if how is Tampering.SWAP:
         edits = {first.epoch: second.groups, second.epoch: first.groups}

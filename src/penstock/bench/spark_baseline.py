@@ -86,6 +86,8 @@ class Baseline:
         if self.held:
             found["spark_native_at_500ms_per_s"] = self.held.rate_per_s
             found["spark_native_at_500ms_mean_ms"] = self.held.mean_latency_ms
+            found["spark_native_at_500ms_open_loop_per_s"] = self.held.open_loop_per_s
+            found["spark_native_at_500ms_closed_loop_per_s"] = self.held.closed_loop_per_s
         return found
 
 

@@ -57,13 +57,23 @@ class SteadyRun:
 
 @dataclass(frozen=True)
 class HeldRate:
-    """The highest rate seen within a mean latency (0 if none), the lowest seen beyond it, and all runs."""
+    """The highest rate within a mean latency, and the runs, fed at a set rate, that show it.
+
+    `open_loop_per_s` was fed and held (0 if no rate was); `closed_loop_per_s` is what prepared batches came to
+    within the same latency (0 if none did). The better of the two stands for Spark, so noise in one of them
+    does not speak against it.
+    """
 
     bound_ms: float
-    rate_per_s: float
+    open_loop_per_s: float
+    closed_loop_per_s: float
     mean_latency_ms: float
     too_fast_per_s: float | None
     runs: tuple[SteadyRun, ...]
+
+    @property
+    def rate_per_s(self) -> float:
+        return max(self.open_loop_per_s, self.closed_loop_per_s)
 
 
 def derive_latency(waits_ms: Sequence[float], rows_each: int) -> Latency:
@@ -92,31 +102,46 @@ def derive_batch_run(name: str, rows_per_batch: int, committed_s: Sequence[float
     )
 
 
-def estimate_held_rate(known: Sequence[BatchRun], bound_ms: float) -> float:
+def estimate_held_rate(known: Sequence[BatchRun], bound_ms: float, least_per_s: float = 500_000.0) -> float:
     """Estimate the rate at which one and a half intervals reach the bound.
 
     An interval grows with the rows of a batch as `a + b n`; at the bound it is `bound / 1.5` long, so it
-    holds `n = (bound / 1.5 - a) / b` rows. Where even small batches take longer, 100,000 rows/s is a start.
+    holds `n = (bound / 1.5 - a) / b` rows. Below `least_per_s` rows cost next to nothing, only batches do.
     """
     interval_ms = bound_ms / 1.5
     fewest = min(known, key=lambda run: run.rows_per_batch)
     most = max(known, key=lambda run: run.rows_per_batch)
-    rows_apart = most.rows_per_batch - fewest.rows_per_batch
-    if rows_apart == 0:
-        return fewest.rate_per_s.median
+    rows_apart = max(1, most.rows_per_batch - fewest.rows_per_batch)
     slope = max((most.interval_ms.median - fewest.interval_ms.median) / rows_apart, 1e-6)
     rows = fewest.rows_per_batch + (interval_ms - fewest.interval_ms.median) / slope
     best = max(run.rate_per_s.median for run in known)
-    return min(max(rows * 1000 / interval_ms, 100_000.0), best)
+    return min(max(rows * 1000 / interval_ms, least_per_s), best)
 
 
 def propose_rate(held: float | None, too_fast: float | None) -> float:
-    """Say what to try next: between what held and what did not, or half as much again, or half."""
+    """Say what to try next: between what held and what did not, or twice as much, or a quarter."""
     if held is not None and too_fast is not None:
         return math.sqrt(held * too_fast)
     if held is not None:
-        return held * 1.5
-    return (too_fast or 200_000.0) / 2
+        return held * 2
+    return (too_fast or 2_000_000.0) / 4
+
+
+def derive_held_rate(known: Sequence[BatchRun], runs: Sequence[SteadyRun], bound_ms: float) -> HeldRate:
+    """Sum up a search: what was fed and held, and what prepared batches of any size came to."""
+    held = max(
+        (run for run in runs if run.latency.mean_ms <= bound_ms), key=lambda run: run.rate_per_s, default=None
+    )
+    prepared = fastest_within(known, bound_ms)
+    open_loop = held.rate_per_s if held else 0.0
+    closed_loop = prepared.rate_per_s.median if prepared else 0.0
+    latency_ms = 0.0
+    if held and open_loop >= closed_loop:
+        latency_ms = held.latency.mean_ms
+    elif prepared:
+        latency_ms = prepared.mean_latency_ms
+    too_fast = [run.rate_per_s for run in runs if run.latency.mean_ms > bound_ms]
+    return HeldRate(bound_ms, open_loop, closed_loop, latency_ms, min(too_fast, default=None), tuple(runs))
 
 
 def propose_batch_rows(known: Sequence[BatchRun], bound_ms: float, most: int = 4_000_000) -> int:

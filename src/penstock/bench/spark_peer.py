@@ -36,6 +36,7 @@ from penstock.bench.spark_figures import (
     HeldRate,
     SteadyRun,
     derive_batch_run,
+    derive_held_rate,
     derive_latency,
     estimate_held_rate,
     propose_batch_rows,
@@ -269,27 +270,15 @@ def find_held_rate(
 ) -> HeldRate:
     """Search, by open-loop runs, the highest rate whose mean latency stays within `bound_ms`.
 
-    The closed-loop runs only say where to look first; every rate reported here was fed and measured.
+    The closed-loop runs say where to look first, and count themselves where they stay within the bound.
     """
     runs: list[SteadyRun] = []
-    held: SteadyRun | None = None
-    too_fast: float | None = None
     rate = estimate_held_rate(known, bound_ms)
     for _ in range(probes):
-        run = run_steady(spark, rate, batches=batches, timeout_s=20.0)
-        runs.append(run)
-        if run.latency.mean_ms <= bound_ms:
-            held = run if held is None or run.rate_per_s > held.rate_per_s else held
-        else:
-            too_fast = min(too_fast or run.rate_per_s, run.rate_per_s)
-        rate = propose_rate(held.rate_per_s if held else None, too_fast)
-    return HeldRate(
-        bound_ms,
-        held.rate_per_s if held else 0.0,
-        held.latency.mean_ms if held else 0.0,
-        too_fast,
-        tuple(runs),
-    )
+        runs.append(run_steady(spark, rate, batches=batches, timeout_s=20.0))
+        found = derive_held_rate((), runs, bound_ms)
+        rate = propose_rate(found.open_loop_per_s or None, found.too_fast_per_s)
+    return derive_held_rate(known, runs, bound_ms)
 
 
 def find_batch_size(

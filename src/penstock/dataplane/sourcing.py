@@ -43,7 +43,8 @@ class Arrivals:
 
     def resume(self, offset: int, now: float) -> None:
         """Let the schedule stand at row `offset` now."""
-        self._origin = now - self._time_of(offset)
+        # The first row may come after a pause; that pause is still ahead when no row has come.
+        self._origin = now - (self._time_of(offset) if offset else 0.0)
 
     def due(self, now: float) -> int:
         """Return how many rows have arrived by `now`; none before the schedule has begun."""

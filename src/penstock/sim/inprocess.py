@@ -366,6 +366,10 @@ class Driver:
         self.leases[name] = lease
         self.loop.at(self.loop.between(*self.delays.lease_start), lease.connect)
 
+    def clean_up_soon(self) -> None:
+        """Begin a round of clean-up at the next event."""
+        self._soon(0.0, self.list_for_cleanup)
+
     def list_for_cleanup(self) -> None:
         """List the data folder now and let the engine plan with the listing a little later."""
         names = [name for name in self.disk.list(paths.data(self.checkpoint)) if not is_temp(name)]

@@ -59,6 +59,14 @@ class Loop:
         call()
         return True
 
+    def run_some(self, events: int, within_s: float) -> None:
+        """Run up to `events` events that are due within `within_s`; may be called inside an event."""
+        deadline = self.now + within_s
+        for _ in range(events):
+            if not self._queue or self._queue[0][0] > deadline:
+                return
+            self.run_one()
+
     def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
         """Run events until `done`, or for `limit_s` virtual seconds; return whether it is done."""
         deadline = self.now + limit_s

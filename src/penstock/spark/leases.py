@@ -36,6 +36,15 @@ class Asked:
     lost_at: float = 0.0
 
 
+@dataclass(frozen=True)
+class JobOver:
+    """A lease whose job has ended, why, and whether it had connected."""
+
+    name: str
+    reason: str
+    served: bool
+
+
 _offices: list[LeaseOffice] = []
 """The offices of all queries of this process; they share the slots of a session."""
 
@@ -148,13 +157,13 @@ class LeaseOffice:
         placed = context._jsc.sc().makeRDD(buffer.asScala(pairs).toSeq(), tag)
         return RDD(placed.toJavaRDD(), context, BatchedSerializer(CPickleSerializer()))  # type: ignore[no-untyped-call]
 
-    def ended(self) -> list[tuple[str, str]]:
-        """Return leases whose job is over, with the reason; they are forgotten here."""
-        over: list[tuple[str, str]] = []
+    def ended(self) -> list[JobOver]:
+        """Return leases whose job is over; they are forgotten here."""
+        over: list[JobOver] = []
         for held in (self.asked, self.lost):
             for name, asked in list(held.items()):
                 if asked.future is not None and asked.future.isDone():
-                    over.append((name, _reason(asked.future)))
+                    over.append(JobOver(name, _reason(asked.future), asked.connected))
                     self.asked.pop(name, None)
                     self.lost.pop(name, None)
         return over

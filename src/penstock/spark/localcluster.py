@@ -315,13 +315,17 @@ class LocalCluster:
 
 def find_python_workers(pid: int) -> list[Process]:
     """Return the Python workers below a Spark JVM: the forks of its daemon, or single ones without one."""
-    below = [process for process in descendants(pid) if any("pyspark" in part for part in process.command)]
-    daemons = {process.pid for process in below if process.parent == pid and _runs(process, "pyspark.daemon")}
+    below = [process for process in descendants(pid) if _runs(process, ("pyspark.", "penstock.spark."))]
+    daemons = {
+        process.pid
+        for process in below
+        if process.parent == pid and _runs(process, ("pyspark.daemon", "penstock.spark.daemon"))
+    }
     return [process for process in below if process.pid not in daemons]
 
 
-def _runs(process: Process, module: str) -> bool:
-    return process.option("-m") == module
+def _runs(process: Process, modules: tuple[str, ...]) -> bool:
+    return (process.option("-m") or "").startswith(modules)
 
 
 def _spark_home() -> Path:

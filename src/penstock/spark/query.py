@@ -273,6 +273,7 @@ def _settings(options: dict[str, str]) -> Settings:
         "maxEpochRows": ("max_epoch_rows", int),
         "maxEpochSeconds": ("max_epoch_s", float),
         "minEpochSeconds": ("min_epoch_s", float),
+        "leaseTimeoutSeconds": ("lease_timeout_s", float),
     }
     changed: dict[str, Any] = {}
     for option, (field, kind) in named.items():

@@ -25,8 +25,9 @@ from penstock.dataplane.recordlog import Heartbeat, LogWriter, plan_log_cleanup
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.errors import FencedError, OperatorError, PenstockError, SessionError
-from penstock.spark.hub import Hub, Listener
-from penstock.spark.leases import LeaseOffice
+from penstock.spark.hub import Hub, HubOver, Listener
+from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice
+from penstock.spark.session import is_alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +83,10 @@ class SparkShell(Listener):
         self._log_queue: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self._sink_queue: queue.SimpleQueue[SinkWork | None] = queue.SimpleQueue()
         self._ended = threading.Event()
+        self._finishing = threading.Lock()
+        self._office_due = threading.Event()
+        self._had_leases = False
+        self._capacity = 0
         self._writers: set[str] = set()
         self._lease_failures = 0
         self._cost = (0.0, 0)
@@ -138,9 +143,11 @@ class SparkShell(Listener):
         return all(run.phase == "idle" for run in self.engine.runs.values())
 
     def _finish(self, error: PenstockError | None) -> None:
-        if self._ended.is_set():
-            return
-        self._ended.set()
+        with self._finishing:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+        self._office_due.set()
         reason = "the query stopped" if error is None else "the query failed"
 
         def end_leases() -> None:
@@ -158,13 +165,14 @@ class SparkShell(Listener):
 
     def _wind_up(self, error: PenstockError | None) -> None:
         deadline = time.monotonic() + 3.0
-        while self._office.asked and time.monotonic() < deadline:
-            with contextlib.suppress(Exception):
+        while self._office.jobs() and time.monotonic() < deadline:
+            try:
                 self._office.ended()
+            except Exception:  # Spark is gone, and every job with it
+                break
             time.sleep(0.02)
         self.hub.close()
-        for name in list(self._office.asked):
-            self._office.cancel(name)
+        self._office.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(5.0)
@@ -196,13 +204,13 @@ class SparkShell(Listener):
     # -- Listener (hub's thread) --------------------------------------------------------------------------------------
 
     def lease_up(self, lease: str, hello: messages.Hello) -> None:
-        asked = self._office.asked.get(lease)
-        if asked is not None:
-            asked.connected = True
+        self._office.note_up(lease)
+        self._had_leases = True
         self._lease_failures = 0
         self.engine.on_lease_up(lease, hello.node)
 
     def lease_down(self, lease: str, reason: str) -> None:
+        self._give_up(lease)
         self.engine.on_lease_down(lease, reason)
 
     def message(self, lease: str, message: messages.FromLease) -> None:
@@ -231,6 +239,7 @@ class SparkShell(Listener):
     def drop_lease(self, lease: str, reason: str) -> None:
         self.hub.send(lease, messages.End(reason))
         self.hub.drop(lease)
+        self._give_up(lease)
 
     def run_sink(self, work: SinkWork) -> None:
         self._sink_queue.put(work)
@@ -308,22 +317,38 @@ class SparkShell(Listener):
     # -- office thread ------------------------------------------------------------------------------------------------
 
     def _run_office(self) -> None:
-        while not self._ended.wait(OFFICE_INTERVAL_S if self._office.asked else 0.02):
-            self._office_turn()
+        while not self._ended.is_set():
+            try:
+                self._office_turn()
+            except HubOver:
+                return
+            except PenstockError:
+                raise
+            except Exception as error:
+                if self._ended.is_set():
+                    return
+                if is_alive(self._spark):
+                    raise
+                raise SessionError(
+                    "the SparkSession was stopped while the query ran; everything committed is in the checkpoint, so "
+                    "open a session, such as penstock.session(), and start the query again."
+                ) from error
+            self._office_due.wait(OFFICE_INTERVAL_S if self._office.asked else 0.02)
+            self._office_due.clear()
+
+    def _give_up(self, lease: str) -> None:
+        self._office.give_up(lease)
+        self._office_due.set()
 
     def _office_turn(self) -> None:
         now = time.monotonic()
-        for name, reason in self._office.ended():
-            self.hub.forget(name)
-            self.hub.post(lambda name=name, reason=reason: self._job_ended(name, reason))  # type: ignore[misc]
-        for name in self._office.overdue():
-            self.hub.forget(name)
+        for over in self._office.ended():
+            self.hub.forget(over.name)
+            self.hub.post(lambda over=over: self._job_ended(over))  # type: ignore[misc]
+        for name in self._office.lingering():
             self._office.cancel(name)
-        wanted = self.hub.ask(self.engine.wanted_leases)
-        for _ in range(wanted - len(self._office.asked)):
-            offer = self._office.prepare()
-            self.hub.expect(offer.lease, offer.token)
-            self._office.submit(offer)
+        self._drop_overdue()
+        self._ask_for_leases()
         if now - self._beaten_at > self._settings.heartbeat_s:
             self._beaten_at = now
             self._log.check_claim()
@@ -335,20 +360,51 @@ class SparkShell(Listener):
             self._cleaned_at = now
             self._list_for_cleanup()
 
+    def _drop_overdue(self) -> None:
+        """Cancel leases that Spark did not start in time; without any lease so far, say why nothing happens."""
+        for name in self._office.overdue():
+            self.hub.forget(name)
+            self._office.cancel(name)
+            if not self._had_leases:
+                raise SessionError(
+                    f"Spark did not start a lease within {CONNECT_TIMEOUT_S:.0f} s: its slots are taken by other jobs, or "
+                    "its executors cannot reach the driver; free at least two slots, or use penstock.session()."
+                )
+
+    def _ask_for_leases(self) -> None:
+        if self.hub.ask(self.engine.wanted_leases) <= len(self._office.asked):
+            return
+        self._check_capacity()
+        missing = self.hub.ask(self.engine.wanted_leases) - len(self._office.asked)
+        for _ in range(min(missing, self._office.room(self._reserve))):
+            offer = self._office.prepare()
+            self.hub.expect(offer.lease, offer.token)
+            self._office.submit(offer)
+
     def _check_capacity(self) -> None:
         capacity = self._office.capacity(self._reserve)
-        self.hub.post(lambda: self.engine.set_capacity(capacity))
+        # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left.
+        surplus = len(self._office.asked) - capacity if capacity < self._capacity else 0
+        self._capacity = capacity
+        self.hub.post(lambda: self._set_capacity(capacity, surplus))
 
-    def _job_ended(self, name: str, reason: str) -> None:
-        if name in self.engine.leases:
-            self.hub.drop(name)
-            self.engine.on_lease_down(name, reason)
+    def _set_capacity(self, capacity: int, surplus: int) -> None:
+        self.engine.set_capacity(capacity)
+        for lease in list(self.engine.leases)[1:][: max(0, surplus)]:
+            self.drop_lease(lease, "its slot is needed")
+            self.engine.on_lease_down(lease, "its slot is needed")
+
+    def _job_ended(self, over: JobOver) -> None:
+        if over.name in self.engine.leases:
+            self.hub.drop(over.name)
+            self.engine.on_lease_down(over.name, over.reason)
+        if over.served:
             return
         self._lease_failures += 1
         if self._lease_failures >= MAX_LEASE_FAILURES and not self.engine.stopping:
             self.engine.fail(
                 SessionError(
-                    f"{self._lease_failures} leases in a row ended before they could work; the last one: {reason}"
+                    f"{self._lease_failures} leases in a row ended before they could work; the last one: {over.reason}"
                 )
             )
 

@@ -23,6 +23,7 @@ OPTIONS = {
     "maxEpochSeconds": "predicted time that an epoch may take",
     "minEpochSeconds": "shortest time between the starts of two epochs",
     "retainAll": "'true' keeps every log part and data file, to check a run from its records",
+    "leaseTimeoutSeconds": "silence after which a lease is taken as lost",
     "memoryBytes": "bound of decoded state kept in memory per task",
 }
 

@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.bench.machine import CpuUse
+from penstock.bench.result import spread
 from penstock.bench.spark_figures import (
     BatchRun,
+    SteadyRun,
     derive_batch_run,
+    derive_held_rate,
     derive_latency,
     estimate_held_rate,
     fastest_within,
@@ -51,7 +55,26 @@ def test_the_first_rate_tried_is_where_one_and_a_half_intervals_reach_the_bound(
 
 
 def test_a_bound_that_small_batches_miss_still_gives_a_rate_to_try() -> None:
-    assert estimate_held_rate([linear_run(100_000, 1.0), linear_run(4_000_000, 1.0)], 500.0) == 100_000.0
+    known = [linear_run(100_000, 1.0), linear_run(4_000_000, 1.0)]
+    assert estimate_held_rate(known, 500.0) == 500_000.0
+
+
+def steady_run(rate_per_s: float, mean_ms: float) -> SteadyRun:
+    return SteadyRun(rate_per_s, 20, spread([300.0]), derive_latency([mean_ms], 1), CpuUse(1.0, 1.0))
+
+
+def test_the_better_of_fed_and_prepared_rows_stands_for_spark_with_its_own_latency() -> None:
+    known = [linear_run(1_000_000, 0.2)]
+    fed = derive_held_rate(known, [steady_run(9e6, 480.0), steady_run(2e7, 900.0)], 500.0)
+    assert (fed.rate_per_s, fed.mean_latency_ms, fed.too_fast_per_s) == (9e6, 480.0, 2e7)
+    prepared = derive_held_rate(known, [steady_run(1e6, 480.0)], 500.0)
+    assert (prepared.rate_per_s, prepared.mean_latency_ms) == (pytest.approx(1e6 / 0.3), pytest.approx(450.0))
+    assert prepared.open_loop_per_s == 1e6
+
+
+def test_a_bound_that_nothing_met_holds_no_rate() -> None:
+    nothing = derive_held_rate([linear_run(100_000, 1.0)], [steady_run(1e5, 501.0)], 500.0)
+    assert (nothing.rate_per_s, nothing.mean_latency_ms, nothing.too_fast_per_s) == (0.0, 0.0, 1e5)
 
 
 def test_the_first_rate_tried_is_never_above_the_best_that_was_seen() -> None:

@@ -217,3 +217,14 @@ def test_groups_hold_each_row_once_in_order_under_its_key(data: Any, kinds: list
     for at, (first, last) in enumerate(zip(groups.shard_bounds, groups.shard_bounds[1:], strict=False)):
         in_shard = [number for group in found[first:last] for number in group]
         assert sorted(in_shard) == sorted(order_of_shard[given_.offsets[at] : given_.offsets[at + 1]])
+
+
+@pytest.mark.parametrize("keys", [50, 70_000])
+def test_rows_of_a_key_keep_their_order_however_many_there_are(keys: int) -> None:
+    numbers = np.arange(150_000)
+    table = pa.table({"k": (numbers * 7919) % keys, "row": numbers})
+    given_ = ShardedRows(np.zeros(1, np.uint16), np.array([0, len(numbers)]), table)
+    groups = group_by_key(given_, ["k"], "op")
+    assert groups.order is not None
+    for first, last in list(zip(groups.bounds, groups.bounds[1:], strict=False))[:200]:
+        assert np.all(np.diff(groups.order[first:last]) > 0)

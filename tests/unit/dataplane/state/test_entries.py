@@ -120,9 +120,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 # -------------------------------------------------------------------------------------------- against a plain model
 
-users = st.sampled_from(["ann", "bob", "cy", "dee", "", "é" * 200])
+# Few keys and elements, so that the things that happen to one of them follow each other in many ways.
+users = st.sampled_from(["ann", "", "é" * 200])
 floats = st.floats(allow_nan=False) | st.integers(-5, 5)
-map_keys = st.integers(-3, 8)
+map_keys = st.integers(-1, 5)
 actions = st.one_of(
     st.tuples(st.just("update"), users, floats),
     st.tuples(st.just("clear_value"), users),
@@ -189,7 +190,7 @@ def act(key: KeyState, model: dict[str, Any], name: str, *given: Any) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    script=st.lists(actions, min_size=5, max_size=40),
+    script=st.lists(actions, min_size=60, max_size=120),
     memory_bytes=st.sampled_from([1 << 30, 4000, 0]),
     first_load=st.sampled_from([1, 3, 1024]),
 )

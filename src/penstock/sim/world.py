@@ -1,0 +1,318 @@
+"""One simulated machine with driver processes and leases, and the things that happen to it.
+
+Kills, zombies, pauses, leases stopped inside their work, driver crashes, take-overs (between events and inside any disk step), power losses,
+I/O errors, crashes at any step, slow syncs, clean-up at odd moments: all drawn from one seed. After the storm everything heals and must
+come to its end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from penstock.dataplane.disk import Disk, Step
+from penstock.errors import FencedError, PenstockError
+from penstock.sim.inprocess import SMALL, Delays, Driver, SinkLog, quick
+from penstock.sim.lease import Gate
+from penstock.sim.loop import Loop
+from penstock.sim.model import require
+from penstock.sim.programs import memory_program
+from penstock.sim.promises import Promises
+from penstock.testing_disk import SimCrash, SimDisk
+
+CHECKPOINT = "/work/checkpoint"
+CALM_S = 40.0
+LEASE_ACTIONS = ("kill", "kill", "kill", "pause", "pause", "cut", "gate", "gate", "clean")
+DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop")
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How bad it gets. Ratios are per disk step, rates per virtual second."""
+
+    fail_ratio: float = 0.002
+    crash_ratio: float = 0.0007
+    take_over_ratio: float = 0.001
+    meanwhile_ratio: float = 0.02
+    """Steps of a starting driver during which others go on."""
+    stall_ratio: float = 0.02
+    """Messages and appends that take up to a hundred times as long."""
+    disturbances_per_s: float = 25.0
+    storm_s: float = 0.4
+    rows: int = 300
+    actions: tuple[str, ...] = (*LEASE_ACTIONS, *DRIVER_ACTIONS)
+
+
+class Storm:
+    """The `Faults` of one process in a world."""
+
+    def __init__(self, world: World, process: str) -> None:
+        self._world = world
+        self._process = process
+        self.gate: Gate | None = None
+
+    def before(self, step: Step, path: str) -> None:
+        if self.gate is not None:
+            self.gate.before(step, path)
+        self._world.meet(self._process, f"before {step}", path)
+
+    def after(self, step: Step, path: str) -> None:
+        self._world.meet(self._process, f"after {step}", path)
+
+
+class World:
+    """One machine under a storm. Raises `Violation` where a promise is broken.
+
+    Args:
+        driver_class: what runs as driver; planted bugs put in their own.
+    """
+
+    def __init__(self, seed: int, weather: Weather, driver_class: type[Driver] = Driver) -> None:
+        self.weather = weather
+        self.loop = Loop(seed)
+        self.rng = self.loop.rng
+        self.machine = SimDisk(seed, short_write_ratio=0.05)
+        self.machine.make_dirs(os.path.dirname(CHECKPOINT))
+        self.sink = SinkLog()
+        self.drivers: list[Driver] = []
+        self.happened: dict[str, int] = {}
+        self._driver_class = driver_class
+        self._draw_shape(random.Random(seed))
+        self.promises = Promises(self.machine, CHECKPOINT, self.program, self.sink, weather.rows)
+        self._storms: dict[str, Storm] = {}
+        self._started = 0
+        self._calm = False
+        self._opening = False
+        self._nested = False
+
+    def _draw_shape(self, shape: random.Random) -> None:
+        """How the query looks: tasks, shards, sizes and paces."""
+        tasks = (shape.choice((1, 1, 2)), shape.choice((1, 2, 3)), shape.choice((1, 2)))
+        self.program = memory_program(shards=(shape.choice((8, 16)), shape.choice((8, 12))), tasks=tasks)
+        rows, epochs = shape.choice((10, 24, 60)), shape.choice((4, 12, 30))
+        self.settings = quick(SMALL, max_epoch_rows=rows, retain_epochs=epochs)
+        self.roll_bytes = shape.choice((None, 1_500, 6_000))
+        self.capacity = shape.choice((1, 2, 3))
+        self.delays = Delays(
+            append=shape.choice(((0.0005, 0.005), (0.0005, 0.005), (0.01, 0.08))),
+            lease_start=shape.choice(((0.01, 0.06), (0.0005, 0.004))),
+            office_s=shape.choice((0.05, 0.01)),
+            cleanup_s=shape.choice((0.15, 0.05)),
+            stall_ratio=self.weather.stall_ratio,
+        )
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Driver | None:
+        """The newest driver, while it runs."""
+        return self.drivers[-1] if self.drivers and self.drivers[-1].running else None
+
+    def start_driver(self) -> None:
+        """Start another driver on the checkpoint, whoever holds it; it may die of the weather while it starts."""
+        self._started += 1
+        driver = self._driver_class(
+            self._disk_of, CHECKPOINT, self.program, self.settings, rows=self.weather.rows, capacity=self.capacity,
+            loop=self.loop, delays=self.delays, sink=self.sink, name=f"d{self._started}",
+            roll_bytes=self.roll_bytes, start=False,
+        )  # fmt: skip
+        self.promises.watch(driver)
+        was, self._opening = self._opening, True
+        try:
+            driver.restart()
+        except SimCrash:
+            return
+        except PenstockError as error:
+            self.promises.check_failure(error)
+            require(not self._calm, f"a driver could not start on a healthy machine: {error}")
+            return
+        finally:
+            self._opening = was
+        self.drivers.append(driver)
+        self.promises.check_start(driver)
+
+    def _disk_of(self, process: str) -> Disk:
+        self._storms[process] = Storm(self, process)
+        return self.machine.another(self._storms[process])
+
+    def meet(self, process: str, where: str, path: str) -> None:
+        """A process is at one side of a disk step: the weather may strike."""
+        if self._calm:
+            return
+        drawn, weather = self.rng.random(), self.weather
+        if drawn < weather.crash_ratio:
+            self.count(f"crash {where}")
+            raise SimCrash(f"{process} {where}")
+        drawn -= weather.crash_ratio
+        if drawn < weather.fail_ratio:
+            self.count(f"error {where}")
+            number = self.rng.choice((errno.EIO, errno.ENOSPC))
+            raise OSError(number, os.strerror(number), path)
+        drawn -= weather.fail_ratio
+        if self._nested:
+            return
+        if self._opening and drawn < weather.meanwhile_ratio:
+            self._meanwhile(where)
+        elif not self._opening and drawn < weather.take_over_ratio and self.drivers:
+            self.count(f"take-over {where}")
+            self._nest(self.start_driver)
+
+    def _meanwhile(self, where: str) -> None:
+        """Others go on while a driver that starts is at this step."""
+        self.count(f"meanwhile {where}")
+        events = self.rng.randint(1, 12)
+        self._nest(lambda: self.loop.run_some(events, 0.01))
+
+    def _nest(self, call: Callable[[], None]) -> None:
+        self._nested = True
+        try:
+            call()
+        finally:
+            self._nested = False
+
+    def count(self, what: str) -> None:
+        self.happened[what] = self.happened.get(what, 0) + 1
+        self.loop.note(what)
+
+    # -- the storm ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Live through the storm, heal, and hold everything to its promises."""
+        self.loop.at(self.rng.expovariate(self.weather.disturbances_per_s), self._disturb)
+        self.loop.at(0.0, self._keep_alive)
+        self.loop.run_until(lambda: False, self.weather.storm_s)
+        self._clear_up()
+        self._check_end()
+
+    def _keep_alive(self) -> None:
+        if self._calm:
+            return
+        if self.current is None and not self._opening:
+            self.start_driver()
+        self.loop.at(self.loop.between(0.005, 0.04), self._keep_alive)
+
+    def _disturb(self) -> None:
+        if self._calm:
+            return
+        if not self._opening:
+            action = self.rng.choice(self.weather.actions)
+            {
+                "kill": self._kill, "pause": self._pause, "cut": self._cut, "gate": self._gate, "clean": self._clean,
+                "crash": self._crash, "take_over": self._take_over, "power": self.lose_power, "stop": self._stop,
+            }[action]()  # fmt: skip
+        self.loop.at(self.rng.expovariate(self.weather.disturbances_per_s), self._disturb)
+
+    def _any_lease(self) -> tuple[Driver, str] | None:
+        driver = self.current
+        names = driver.live_leases() if driver is not None else []
+        return (driver, self.rng.choice(names)) if driver is not None and names else None
+
+    def _kill(self) -> None:
+        if (found := self._any_lease()) is not None:
+            self.count("kill")
+            found[0].kill(found[1])
+
+    def _pause(self) -> None:
+        if (found := self._any_lease()) is not None and not found[0].leases[found[1]].paused:
+            self.count("pause")
+            found[0].pause(found[1])
+            self._resume_later(*found)
+
+    def _cut(self) -> None:
+        if (found := self._any_lease()) is not None:
+            self.count("cut")
+            found[0].cut(found[1])
+
+    def _gate(self) -> None:
+        """Stop a lease inside its next work, at some disk step."""
+        if (found := self._any_lease()) is not None and found[0].leases[found[1]].gate is None:
+            self.count("gate")
+            gate = Gate(self.rng.randint(1, 6))
+            self._storms[found[1]].gate = found[0].leases[found[1]].gate = gate
+            self._resume_later(*found)
+
+    def _resume_later(self, driver: Driver, name: str) -> None:
+        lease = driver.leases[name]
+        self.loop.at(self.loop.between(0.02, 0.9), lease.resume)
+
+    def _crash(self) -> None:
+        if self.current is not None:
+            self.count("driver crash")
+            self.current.crash()
+
+    def _take_over(self) -> None:
+        self.count("take-over")
+        self.start_driver()
+
+    def _stop(self) -> None:
+        if self.current is not None:
+            self.count("stop")
+            self.current.stop()
+
+    def _clean(self) -> None:
+        if self.current is not None:
+            self.current.clean_up_soon()
+
+    def lose_power(self) -> None:
+        """End all processes; un-synced writes are lost in part."""
+        self.count("power loss")
+        for driver in self.drivers:
+            driver.crash()
+            for lease in driver.leases.values():
+                lease.kill()
+        self.machine.power_loss(self.rng)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _clear_up(self) -> None:
+        """No more faults; everything paused goes on; a driver runs until all is drained."""
+        self._calm = True
+        self.delays = replace(self.delays, stall_ratio=0.0)
+        for driver in self.drivers:
+            driver.delays = self.delays
+            for lease in list(driver.leases.values()):
+                if lease.paused:
+                    lease.resume()
+        for _ in range(2):  # the first may be fenced by one that claimed in the storm and died of it
+            if self.current is None:
+                self.start_driver()
+            driver = self.drivers[-1]
+            driver.run_until("drained", CALM_S)
+            if driver.running or not isinstance(driver.failed, FencedError):
+                break
+        require(driver.running, f"the driver ended on a healthy machine: {driver.failed}")
+        require(driver.drained(), f"not drained after {CALM_S} s on a healthy machine: {describe(driver)}")
+
+    def _check_end(self) -> None:
+        for driver in self.drivers:
+            if driver.failed is not None:
+                self.promises.check_failure(driver.failed)
+        driver = self.drivers[-1]
+        self.promises.check_schedule(driver)
+        for _ in range(2):
+            driver.clean_up_soon()
+            self.loop.run_until(lambda: False, 4 * self.settings.base_interval_s)
+        require(driver.running, f"the driver ended while it idled: {driver.failed}")
+        self.promises.check_files(driver)
+        driver.crash()
+        self._check_from_disk()
+
+    def _check_from_disk(self) -> None:
+        """Everything once more from the disk alone: all shards brought, all digests compared."""
+        self.start_driver()
+        last = self.drivers[-1]
+        last.run_until(lambda: all(run.ready.all() for run in last.engine.runs.values()), CALM_S)
+        up = last.running and last.drained()
+        require(up, f"the last restart does not come up: {last.failed or describe(last)}")
+
+
+def describe(driver: Driver) -> str:
+    """Say where a driver stands."""
+    return "; ".join(
+        f"{name} {run.phase} epoch {run.chain.epoch} ready {int(run.ready.sum())}/{len(run.ready)} "
+        f"groups {len(run.chain.groups)}"
+        for name, run in driver.engine.runs.items()
+    )

@@ -1,0 +1,204 @@
+"""Twenty planted bugs that the protocol simulation must find; fourteen are changes of real lines, six faulty shells or disks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.scenario.mutants import Changes, mutated
+
+SEEDS = 160
+"""A planted bug must be found within so many seeds."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug: changed lines of real modules, or a driver class made from the real one."""
+
+    name: str
+    changes: Changes = field(default_factory=dict)
+    driver: Callable[[Any], type] | None = None
+    quick: bool = False
+    """Found within a few seeds; also run by `make test`."""
+
+
+@dataclass(frozen=True)
+class Found:
+    name: str
+    seed: int | None
+    violation: str | None
+
+
+def hunt(bug: Planted, seeds: int = SEEDS) -> Found:
+    """Run the simulation with a bug planted until a promise is seen broken."""
+    with mutated(bug.changes):
+        protocol: Any = importlib.import_module("penstock.sim.protocol")
+        inprocess: Any = importlib.import_module("penstock.sim.inprocess")
+        driver = bug.driver(inprocess.Driver) if bug.driver is not None else inprocess.Driver
+        outcome = protocol.first_violation(range(seeds), lambda seed: protocol.simulate(seed, None, driver))
+    return Found(bug.name, outcome.seed if outcome else None, outcome.violation if outcome else None)
+
+
+# -- shells and disks that break their contract ---------------------------------------------------------------------------
+
+
+def _acknowledges_before_the_sync(driver: Any) -> type:
+    class Faulty(driver):  # type: ignore[misc]
+        def _commit(self, encoded: list[bytes]) -> None:
+            if encoded:
+                for one in encoded:
+                    self.on_append(self, one)
+                self._publish(encoded)
+                self._log.append(encoded)
+
+    return Faulty
+
+
+def _deletes_old_parts_before_the_base(driver: Any) -> type:
+    class Faulty(driver):  # type: ignore[misc]
+        def _log_turn(self) -> None:
+            if any(not isinstance(item, list) for item in self._log_queue):
+                for name in self.disk.list(f"{self.checkpoint}/log"):
+                    if name.endswith(".log"):
+                        self.disk.delete(f"{self.checkpoint}/log/{name}")
+            super()._log_turn()
+
+    return Faulty
+
+
+def _says_done_before_the_side_effect(driver: Any) -> type:
+    class Faulty(driver):  # type: ignore[misc]
+        def run_sink(self, work: Any) -> None:
+            done = lambda: self.engine.on_sink_done(work.stage, work.epoch)  # noqa: E731
+            self._soon(0.001, done)
+            self._soon(0.05, lambda: self._write_out(work))
+
+        def _write_out(self, work: Any) -> None:
+            inprocess: Any = importlib.import_module("penstock.sim.inprocess")
+            table = inprocess.read_sink_rows(self.disk, self.checkpoint, self.program, work)
+            self.sink.calls.append((self.generation, work.epoch, table))
+
+    return Faulty
+
+
+def _lists_files_after_looking_at_what_lives(driver: Any) -> type:
+    class Faulty(driver):  # type: ignore[misc]
+        def list_for_cleanup(self) -> None:
+            live = self.engine.chains.live_files() | self.engine._files_under_way()
+            self._soon(0.02, lambda: self._plan_late(live))
+
+        def _plan_late(self, live: set[str]) -> None:
+            self.clean_up([name for name in self.disk.list(f"{self.checkpoint}/data") if name not in live])
+
+    return Faulty
+
+
+def _hands_a_message_over_twice(driver: Any) -> type:
+    class Faulty(driver):  # type: ignore[misc]
+        def send(self, lease: str, message: Any) -> None:
+            super().send(lease, message)
+            if self.loop.rng.random() < 0.02:
+                super().send(lease, message)
+
+    return Faulty
+
+
+def _loses_data_syncs(driver: Any) -> type:
+    """A disk that says a folder is synced and does not do it."""
+
+    class Faulty(driver):  # type: ignore[misc]
+        def restart(self) -> None:
+            disk_of = self._disk_of
+
+            def lying(name: str) -> Any:
+                disk = disk_of(name)
+                disk._calls.sync_dir = lambda path: None
+                return disk
+
+            self._disk_of = lying
+            super().restart()
+
+    return Faulty
+
+
+ENGINE = "penstock.dataplane.engine"
+CHAINS = "penstock.dataplane.chains"
+LOG = "penstock.dataplane.recordlog"
+CHANNEL = "penstock.dataplane.channel"
+
+PLANTED = (
+    Planted(
+        "no look for a newer claim after the sync",
+        {LOG: [("        self._file.sync()\n        self.check_claim()\n", "        self._file.sync()\n")]},
+    ),
+    Planted("records are not synced", {LOG: [("        self._file.sync()\n", "")]}),
+    Planted(
+        "the log is read before the claim",
+        {"penstock.dataplane.opening": [
+            ("    claim = recordlog.claim_generation(disk, checkpoint, who)\n",
+             "    early = _load(disk, checkpoint, program, meta)\n"
+             "    claim = recordlog.claim_generation(disk, checkpoint, who)\n"),
+            ("        chains, fresh = _load(disk, checkpoint, program, meta)\n", "        chains, fresh = early\n"),
+        ]},
+    ),
+    Planted("data files are not synced", {CHANNEL: [("        self._file.sync()\n", "")]}),
+    Planted(
+        "snapshots are not synced",
+        {"penstock.dataplane.worker": [("            self._snapshots.sync()\n", "            pass\n")]},
+    ),
+    Planted(
+        "clean-up forgets files of reports on their way",
+        {ENGINE: [("self.chains.live_files() | self._files_under_way()", "self.chains.live_files()")]},
+    ),
+    Planted(
+        "a lost task's shards are brought before its last record is durable",
+        {ENGINE: [("if run.phase is not Phase.IDLE and slot.index in run.parts:", "if False:")]},
+    ),
+    Planted(
+        "reports of leases that are not held any more are taken",
+        {ENGINE: [
+            ("if held is None or self.failed is not None:", "if self.failed is not None:"),
+            ("        held.heard_at = self._clock()\n", ""),
+            ("if done.part.task not in run.waiting_for or run.slots[done.part.task].lease != lease:",
+             "if done.part.task not in run.waiting_for:"),
+        ]},
+    ),
+    Planted(
+        "a record covers shards of tasks that never reported",
+        {"penstock.dataplane.run": [("sorted(self.asked - set(self.parts))", "[]")]},
+        quick=True,
+    ),
+    Planted(
+        "a range cut inside a segment begins at its first row again",
+        {"penstock.dataplane.positions": [("low = end.row if item.epoch == end.epoch else 0", "low = 0")]},
+        quick=True,
+    ),
+    Planted(
+        "bring leaves out the first delta after the snapshot",
+        {"penstock.dataplane.bring": [("if frame.epoch <= first:", "if frame.epoch <= first + 1:")]},
+        quick=True,
+    ),
+    Planted(
+        "deltas are dropped one epoch too early",
+        {CHAINS: [("low = int(dirty.min()) if len(dirty)", "low = int(dirty.min()) + 1 if len(dirty)")]},
+        quick=True,
+    ),
+    Planted(
+        "segments are dropped when the first shards are past them",
+        {"penstock.dataplane.positions": [("return min(group.at[key] for group in groups)",
+                                           "return max(group.at[key] for group in groups)")]},
+    ),
+    Planted("a base forgets the intent", {CHAINS: [("intent=self.intent,", "intent=None,")]}),
+    Planted(
+        "acknowledged before the sync", driver=_acknowledges_before_the_sync,
+    ),
+    Planted("old log parts deleted before the base", driver=_deletes_old_parts_before_the_base),
+    Planted("a sink epoch done before its side effect", driver=_says_done_before_the_side_effect),
+    Planted(
+        "the listing for clean-up is newer than what lives", driver=_lists_files_after_looking_at_what_lives,
+    ),
+    Planted("a message is handed over twice", driver=_hands_a_message_over_twice, quick=True),
+    Planted("folder syncs are lost", driver=_loses_data_syncs, quick=True),
+)  # fmt: skip

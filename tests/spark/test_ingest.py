@@ -1,0 +1,133 @@
+"""Streaming DataFrames as sources, against plain Spark on the same rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from tests.spark.flows import running, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "name string, price double, at timestamp, cents decimal(9,2), amount long"
+KEYS = [["name"], ["price"], ["at"], ["cents"], ["name", "price"]]
+
+
+def trades(start: int, count: int) -> pa.Table:
+    """Rows whose keys are awkward: empty and non-ASCII strings, NaN, both zeros, times and decimals."""
+    names = ["", "a", "ä", "a\x00b", "long " * 20]
+    prices = [0.0, -0.0, float("nan"), 1.5, float("inf"), -1e300]
+    noon = dt.datetime(2024, 3, 31, 0, 30, tzinfo=dt.UTC)
+    ids = range(start, start + count)
+    return pa.table(
+        {
+            "name": pa.array([names[i % 5] for i in ids]),
+            "price": pa.array([prices[i % 6] for i in ids], pa.float64()),
+            "at": pa.array([noon + dt.timedelta(hours=i % 7) for i in ids], pa.timestamp("us", "UTC")),
+            "cents": pa.array([decimal.Decimal(i % 4) / 4 for i in ids], pa.decimal128(9, 2)),
+            "amount": pa.array([None if i % 13 == 0 else i for i in ids], pa.int64()),
+        }
+    )
+
+
+def put_file(folder: Path, number: int, rows: int = 200) -> None:
+    """Add one input file, whole at once as the file source wants it."""
+    folder.mkdir(exist_ok=True)
+    hidden = folder / f".{number:03d}.parquet"
+    pq.write_table(trades(number * rows, rows), hidden)
+    hidden.rename(folder / f"{number:03d}.parquet")
+
+
+def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def oracle(spark: SparkSession, folder: Path, keys: list[str]) -> dict[Any, Any]:
+    """What Spark itself makes of the same rows."""
+    from pyspark.sql import functions as f
+
+    rows = spark.read.schema(SCHEMA).parquet(str(folder)).groupBy(*keys)
+    found = rows.agg(f.count("*"), f.sum("amount"), f.min("amount"), f.max("amount")).toArrow()
+    return last_values(found, len(keys))
+
+
+def last_values(table: pa.Table, keys: int) -> dict[Any, Any]:
+    """Last row per key; NaN is written as text, since it equals nothing in Python."""
+    columns = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
+    return {row[:keys]: row[keys:] for row in zip(*columns, strict=True)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return "NaN" if value != value else value + 0.0
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) else value
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    for number in range(3):
+        put_file(tmp_path / "input", number)
+    yield tmp_path / "input"
+
+
+@pytest.mark.parametrize("keys", KEYS, ids="-".join)
+def test_the_last_value_of_each_key_is_what_spark_gives(
+    spark: SparkSession, folder: Path, tmp_path: Path, keys: list[str]
+) -> None:
+    stream = penstock.from_dataframe(stream_of(spark, folder), name="trades")
+    counted = stream.groupBy(*keys).agg(
+        penstock.count(), penstock.sum("amount"), penstock.min("amount"), penstock.max("amount"), name="totals", shards=8
+    )
+    with running(counted, spark, tmp_path / "checkpoint") as query:
+        query.processAllAvailable()
+        assert last_values(query.table(), len(keys)) == oracle(spark, folder, keys)
+
+
+def test_a_restart_in_the_middle_takes_in_each_batch_once(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    stream = penstock.from_dataframe(stream_of(spark, folder), name="trades")
+    counted = stream.groupBy("name").agg(penstock.count(), penstock.sum("amount").alias("total"), name="totals")
+    checkpoint = tmp_path / "checkpoint"
+    got: list[pa.Table] = []
+    with running(counted, spark, checkpoint) as query:
+        query.processAllAvailable()
+        query.stop()
+        got.append(query.table())
+    # As if Spark had crashed between our record of its last batch and its own: it will run the batch again.
+    commits = checkpoint / "ingest" / "trades" / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    assert last == 2
+    for path in commits.iterdir():
+        if str(last) in path.name:
+            path.unlink()
+    put_file(folder, 3)
+    with running(counted, spark, checkpoint) as query:
+        query.processAllAvailable()
+        progress = query.lastProgress
+        assert progress is not None and progress["sources"]["trades"]["rows"] == 800
+        assert progress["operators"]["totals"]["rowsIn"] == 800
+        got.append(query.table())
+    mine = {key: values[:2] for key, values in last_values(pa.concat_tables(got), 1).items()}
+    assert mine == {key: values[:2] for key, values in oracle(spark, folder, ["name"]).items()}
+
+
+def test_a_source_that_fails_ends_the_query_with_its_name(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    stream = penstock.from_dataframe(stream_of(spark, folder), name="trades")
+    with running(stream.groupBy("name").count(), spark, tmp_path / "checkpoint") as query:
+        query.processAllAvailable()
+        (folder / "999.parquet").write_bytes(b"this is no parquet file")
+        wait_until(lambda: not query.isActive)
+        error = query.exception()
+        assert isinstance(error, penstock.OperatorError) and "'trades'" in str(error)
+        with pytest.raises(penstock.QueryError, match="trades"):
+            query.awaitTermination(1)
+    assert json.loads((tmp_path / "checkpoint" / "ingest" / "trades" / "metadata").read_text())["id"]
