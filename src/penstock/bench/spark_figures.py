@@ -59,9 +59,9 @@ class SteadyRun:
 class HeldRate:
     """The highest rate within a mean latency, and the runs, fed at a set rate, that show it.
 
-    `open_loop_per_s` was fed and held (0 if no rate was); `closed_loop_per_s` is what prepared batches came to
-    within the same latency (0 if none did). The better of the two stands for Spark, so noise in one of them
-    does not speak against it.
+    `open_loop_per_s` was fed and held; it is the measured answer. `closed_loop_per_s` is what prepared batches
+    came to where the latency *derived* from their interval is within the bound, and is reported beside it: it
+    has been seen well above what Spark then held when fed. Either is 0 if nothing met the bound.
     """
 
     bound_ms: float
@@ -73,7 +73,8 @@ class HeldRate:
 
     @property
     def rate_per_s(self) -> float:
-        return max(self.open_loop_per_s, self.closed_loop_per_s)
+        """What stands for Spark: the measured rate, or the derived one where no fed rate was held."""
+        return self.open_loop_per_s or self.closed_loop_per_s
 
 
 def derive_latency(waits_ms: Sequence[float], rows_each: int) -> Latency:
@@ -136,7 +137,7 @@ def derive_held_rate(known: Sequence[BatchRun], runs: Sequence[SteadyRun], bound
     open_loop = held.rate_per_s if held else 0.0
     closed_loop = prepared.rate_per_s.median if prepared else 0.0
     latency_ms = 0.0
-    if held and open_loop >= closed_loop:
+    if held:
         latency_ms = held.latency.mean_ms
     elif prepared:
         latency_ms = prepared.mean_latency_ms

@@ -105,6 +105,7 @@ class SparkShell(Listener):
                 f"{self._reserve + 1} free ones: one for a lease and the rest for ingest and sinks; use "
                 "penstock.session(), local[4], or more executors."
             )
+        self.hub.start(self._crashed)
         for name, target in (
             ("log", self._run_log),
             ("sink", self._run_sink_thread),
@@ -113,7 +114,6 @@ class SparkShell(Listener):
             thread = threading.Thread(target=self._guarded(target), name=f"penstock-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
-        self.hub.start(self._crashed)
         self.hub.ask(lambda: self.engine.start(capacity))
 
     def stop(self, drain_s: float = 10.0) -> None:

@@ -63,13 +63,23 @@ def steady_run(rate_per_s: float, mean_ms: float) -> SteadyRun:
     return SteadyRun(rate_per_s, 20, spread([300.0]), derive_latency([mean_ms], 1), CpuUse(1.0, 1.0))
 
 
-def test_the_better_of_fed_and_prepared_rows_stands_for_spark_with_its_own_latency() -> None:
+def test_a_rate_that_was_fed_and_held_goes_before_one_that_was_derived() -> None:
     known = [linear_run(1_000_000, 0.2)]
-    fed = derive_held_rate(known, [steady_run(9e6, 480.0), steady_run(2e7, 900.0)], 500.0)
-    assert (fed.rate_per_s, fed.mean_latency_ms, fed.too_fast_per_s) == (9e6, 480.0, 2e7)
-    prepared = derive_held_rate(known, [steady_run(1e6, 480.0)], 500.0)
-    assert (prepared.rate_per_s, prepared.mean_latency_ms) == (pytest.approx(1e6 / 0.3), pytest.approx(450.0))
-    assert prepared.open_loop_per_s == 1e6
+    fed = derive_held_rate(known, [steady_run(1e6, 480.0), steady_run(2e7, 900.0)], 500.0)
+    assert (fed.rate_per_s, fed.mean_latency_ms, fed.too_fast_per_s) == (1e6, 480.0, 2e7)
+    assert fed.closed_loop_per_s == pytest.approx(1e6 / 0.3)
+
+
+def test_the_highest_of_several_held_rates_counts() -> None:
+    runs = [steady_run(1e6, 400.0), steady_run(3e6, 490.0), steady_run(2e6, 480.0)]
+    assert derive_held_rate([], runs, 500.0).rate_per_s == 3e6
+
+
+def test_prepared_batches_stand_in_where_no_fed_rate_was_held() -> None:
+    derived = derive_held_rate([linear_run(1_000_000, 0.2)], [steady_run(1e6, 501.0)], 500.0)
+    assert derived.open_loop_per_s == 0.0
+    assert derived.rate_per_s == pytest.approx(1e6 / 0.3)
+    assert derived.mean_latency_ms == pytest.approx(450.0)
 
 
 def test_a_bound_that_nothing_met_holds_no_rate() -> None:

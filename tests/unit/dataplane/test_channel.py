@@ -100,7 +100,7 @@ def test_a_record_names_rows_per_shard_and_the_frame(tmp_path: Path) -> None:
 
 
 def test_a_writer_rolls_to_a_new_file_after_a_sync_when_the_old_one_is_long_enough(tmp_path: Path) -> None:
-    writer = writer_at(tmp_path, roll_bytes=200)
+    writer = writer_at(tmp_path, roll_bytes=150)
     names = []
     for _ in range(3):
         extent = writer.append(FrameKind.DELTA, b"x" * 150)

@@ -1,0 +1,146 @@
+"""`bring` makes committed state present, from whatever there is, and accepts nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.dataplane import messages, paths
+from penstock.dataplane.bring import runs
+from penstock.dataplane.worker import Worker
+from penstock.sim.programs import memory_program
+from tests.faults.runs import fast_disk, real_program, scratch
+from tests.faults.station import Station
+
+
+@pytest.fixture(params=["real", "memory"])
+def station(request: pytest.FixtureRequest) -> Iterator[Station]:
+    """Five committed epochs: shards 0 and 2 have a snapshot of the third, with deltas after it."""
+    with scratch() as folder:
+        program = real_program() if request.param == "real" else memory_program(tasks=(1, 1, 1))
+        made = Station(program, fast_disk(), str(folder / "cp"), str(folder / "node"))
+        made.worker.handle(made.bring())
+        for epoch in range(1, 6):
+            made.feed(12)
+            made.step(snapshots=[0, 2] if epoch == 4 else [])
+        yield made
+        made.worker.close()
+
+
+def brought(worker: Worker, message: messages.Bring) -> dict[int, messages.BroughtShard]:
+    answer = worker.handle(message)
+    assert isinstance(answer, messages.Brought), answer
+    return {shard.shard: shard for shard in answer.shards}
+
+
+def goes_on_alike(station: Station, worker: Worker) -> None:
+    """The lease that brought its state commits what the one that never stopped commits."""
+    station.feed(30)
+    work = station.work()
+    first, second = station.done(station.worker, work), station.done(worker, work)
+    assert (first.changed, first.digests) == (second.changed, second.digests)
+
+
+def test_snapshots_and_deltas_rebuild_the_committed_state(station: Station) -> None:
+    other = station.hire("other")
+    found = brought(other, station.bring())
+    assert all(shard.ok for shard in found.values())
+    assert {shard.how for shard in found.values()} <= {"changelog", "snapshot", "empty"}
+    goes_on_alike(station, other)
+    other.close()
+
+
+def test_a_shard_that_was_never_written_needs_nothing(station: Station) -> None:
+    fresh = Station(station.program, station.disk, station.checkpoint + "2", station.node_dir + "2", lease="fresh")
+    found = brought(fresh.worker, fresh.bring())
+    assert {(shard.ok, shard.how) for shard in found.values()} == {(True, "empty")}
+    fresh.worker.close()
+
+
+def test_a_handed_over_environment_is_taken_as_it_is(station: Station) -> None:
+    local = station.release()
+    other = station.hire("other")
+    found = brought(other, station.bring(local))
+    assert {(shard.ok, shard.how) for shard in found.values()} == {(True, "local")}
+    station.worker = station.hire("reference")
+    brought(station.worker, station.bring())
+    goes_on_alike(station, other)
+    other.close()
+
+
+def test_an_environment_some_epochs_behind_is_brought_forward_by_its_deltas() -> None:
+    with scratch() as folder:
+        station = Station(real_program(), fast_disk(), str(folder / "cp"), str(folder / "node"))
+        station.worker.handle(station.bring())
+        station.feed(40)
+        station.step()
+        local, versions = station.release(), station.chain.versions.copy()
+        station.worker.close()
+        station.worker = station.hire("second")
+        brought(station.worker, station.bring())
+        for _ in range(3):
+            station.feed(40)
+            station.step()
+        message = station.bring(local)
+        old = [msgspec.structs.replace(s, local_version=int(versions[s.shard])) for s in message.shards]
+        other = station.hire("third")
+        found = brought(other, msgspec.structs.replace(message, shards=old))
+        assert {(shard.ok, shard.how) for shard in found.values()} == {(True, "local")}
+        goes_on_alike(station, other)
+        other.close()
+
+
+@pytest.mark.parametrize("wrong", ["version", "absent", "later"])
+def test_an_environment_that_is_not_what_was_handed_over_is_rebuilt(station: Station, wrong: str) -> None:
+    local = station.release()
+    message = station.bring(local)
+    if wrong == "absent":
+        message = station.bring({shard: f"{name}-gone" for shard, name in local.items()})
+    else:
+        change = {"version": -1, "later": 1}[wrong]
+        shards = [msgspec.structs.replace(s, local_version=s.local_version + change) for s in message.shards]
+        message = msgspec.structs.replace(message, shards=shards)
+    other = station.hire("other")
+    found = brought(other, message)
+    assert all(shard.ok for shard in found.values())
+    assert "local" not in {found[s].how for s in range(len(found)) if station.chain.versions[s] > 0}
+    other.close()
+
+
+@pytest.mark.parametrize("wrong", ["digest", "version", "lost delta"])
+def test_state_that_does_not_give_the_committed_version_and_digest_is_not_accepted(station: Station, wrong: str) -> None:
+    message = station.bring()
+    if wrong == "lost delta":
+        message = msgspec.structs.replace(message, deltas=message.deltas[:-1])
+    elif wrong == "digest":
+        message = msgspec.structs.replace(message, shards=[msgspec.structs.replace(s, digest=b"x" * 16) for s in message.shards])
+    else:
+        message = msgspec.structs.replace(message, shards=[msgspec.structs.replace(s, version=99) for s in message.shards])
+    other = station.hire("other")
+    found = brought(other, message)
+    assert not all(shard.ok for shard in found.values())
+    other.close()
+
+
+def test_a_damaged_snapshot_is_refused_by_name(station: Station) -> None:
+    snapshot = station.chain.snapshot_of(0) or station.chain.snapshot_of(2)
+    assert snapshot is not None and snapshot.extent is not None
+    path = Path(paths.data_file(station.checkpoint, snapshot.extent.file))
+    data = bytearray(path.read_bytes())
+    data[snapshot.extent.offset + 50] ^= 1
+    path.write_bytes(data)
+    answer = station.hire("other").handle(station.bring())
+    assert isinstance(answer, messages.Failed) and answer.kind == "corrupt" and path.name in answer.message
+
+
+@given(st.lists(st.integers(0, 3), max_size=30))
+def test_runs_tile_the_rows(shards: list[int]) -> None:
+    found = list(runs(np.array(shards, np.uint16)))
+    assert [shard for shard, _, count in found for _ in range(count)] == shards
+    assert all(a[0] != b[0] for a, b in zip(found, found[1:], strict=False))
