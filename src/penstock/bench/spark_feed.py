@@ -57,11 +57,12 @@ class Workspace:
 def workspace(disk: Path | None = None, memory: Path | None = None) -> Iterator[Workspace]:
     """Lend folders for one run and remove them after it, however it ends.
 
-    The rows stand in memory so that reading them costs Spark no disk; the checkpoint stays on disk.
+    The rows stand in memory so that reading them costs Spark no disk; the checkpoint stays on disk. Spark may
+    write to a removed checkpoint once more; `remove_leftovers` is for after its end.
     """
     in_memory = memory or (_SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else disk)
-    fast = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=in_memory))
-    durable = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=disk))
+    fast = Path(tempfile.mkdtemp(prefix=_prefix(os.getpid()), dir=in_memory))
+    durable = Path(tempfile.mkdtemp(prefix=_prefix(os.getpid()), dir=disk))
     space = Workspace(fast / "rows", fast / "pool", durable / "checkpoint")
     try:
         space.rows.mkdir()
@@ -70,6 +71,21 @@ def workspace(disk: Path | None = None, memory: Path | None = None) -> Iterator[
     finally:
         shutil.rmtree(fast, ignore_errors=True)
         shutil.rmtree(durable, ignore_errors=True)
+
+
+def remove_leftovers(pid: int, folders: Sequence[Path] | None = None) -> None:
+    """Remove what a process that has ended left of its workspaces.
+
+    Spark's state store keeps its maintenance going after a query stops and writes snapshots into folders that
+    are gone; and a process that was killed removed nothing.
+    """
+    for folder in folders or (Path(tempfile.gettempdir()), _SHARED_MEMORY):
+        for left in folder.glob(f"{_prefix(pid)}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _prefix(pid: int) -> str:
+    return f"penstock-bench-{pid}-"
 
 
 def write_part(path: Path, rows: pa.RecordBatch) -> None:

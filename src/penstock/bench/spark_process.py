@@ -20,6 +20,7 @@ from typing import IO, Any, Final, Literal, TypeVar
 import msgspec
 
 from penstock.bench.machine import CpuUse
+from penstock.bench.spark_feed import remove_leftovers
 from penstock.bench.spark_figures import BatchRun, HeldRate, SteadyRun
 
 Api = Literal["native", "in_pandas", "with_state"]
@@ -195,6 +196,7 @@ class SparkPeer:
         if process.stdout is not None:
             process.stdout.close()
         os.close(self._noise)
+        remove_leftovers(process.pid)
 
     def _ended(self, moment: str) -> PeerProcessError:
         # Not a seek: the child writes through the same position.

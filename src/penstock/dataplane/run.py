@@ -19,6 +19,8 @@ from penstock.dataplane.state.protocol import U16
 from penstock.errors import PenstockError
 
 _RATE_WEIGHT = 0.2
+_RATE_WEIGHT_UP = 0.6
+_FIRST_BUDGET_ROWS = 16_384
 
 
 class Phase(enum.StrEnum):
@@ -176,11 +178,13 @@ class Run:
             return
         sample = self.rows / max(1e-6, self.epoch_s)
         known = self._rows_per_s or sample
-        self._rows_per_s = known + _RATE_WEIGHT * (sample - known)
+        # Small epochs are mostly overhead and hide the rate: growth is followed faster than decline.
+        weight = _RATE_WEIGHT_UP if sample > known else _RATE_WEIGHT
+        self._rows_per_s = known + weight * (sample - known)
 
     def budget_rows(self) -> int:
         """Rows that the next epoch may take so that its predicted time stays within bounds."""
-        predicted = int(self._rows_per_s * self._settings.max_epoch_s) or 8 * self._settings.min_epoch_rows
+        predicted = int(self._rows_per_s * self._settings.max_epoch_s) or _FIRST_BUDGET_ROWS
         return min(max(predicted, self._settings.min_epoch_rows), self._settings.max_epoch_rows)
 
     def assigned_to(self, slot: TaskSlot) -> U16:

@@ -23,6 +23,7 @@ from penstock.bench.spark_feed import (
     file_number,
     prepare_batches,
     prepare_every_key,
+    remove_leftovers,
     workspace,
 )
 
@@ -45,6 +46,20 @@ def test_folders_are_removed_when_the_run_fails(tmp_path: Path) -> None:
         (lent.rows / "left").touch()
         raise RuntimeError
     assert os.listdir(tmp_path) == []
+
+
+def test_what_an_ended_process_left_is_removed_and_nobody_elses(tmp_path: Path) -> None:
+    for name in ("penstock-bench-12-a", "penstock-bench-12-b", "penstock-bench-123-c", "other"):
+        (tmp_path / name / "checkpoint").mkdir(parents=True)
+    remove_leftovers(12, [tmp_path])
+    assert sorted(os.listdir(tmp_path)) == ["other", "penstock-bench-123-c"]
+
+
+def test_a_workspace_carries_the_name_by_which_its_leftovers_are_found(space: Workspace) -> None:
+    space.checkpoint.mkdir()
+    top = space.checkpoint.parent
+    remove_leftovers(os.getpid(), [top.parent])
+    assert not top.exists()
 
 
 def test_batches_hold_the_rows_of_the_workload_in_order(space: Workspace) -> None:

@@ -88,7 +88,9 @@ def test_a_start_that_was_refused_does_not_go_on_holding_the_checkpoint(tmp_path
     whole = log.read_bytes()
     log.write_bytes(whole[:-1])
     with pytest.raises(CorruptFileError, match="g000001-p000001.log"):
-        open_checkpoint(PosixDisk(), str(tmp_path), memory_program(), who=OTHER, wall=lambda: 99.0)
+        open_checkpoint(
+            PosixDisk(), str(tmp_path), memory_program(), who=OTHER, wall=lambda: 99.0, takeover=True
+        )
     log.write_bytes(whole)
     assert not opened(tmp_path).fresh
 

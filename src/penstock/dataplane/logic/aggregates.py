@@ -75,6 +75,10 @@ class AggregateSpec:
 class AggregateLogic:
     """Aggregates that fit words, over columnar state."""
 
+    wants_shard_order = False
+    """Grouping needs the order of rows within a key only, which concatenated pieces have already."""
+
+
     def __init__(
         self,
         spec: AggregateSpec,
