@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
 from tests.faults.damage import FLIP_KINDS, Bench, flip_bits
 from tests.faults.runs import scratch
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from penstock.dataplane import recordlog
-from penstock.errors import CorruptFileError
 from tests.faults import damage
 from tests.faults.damage import Bench, Tally, spread
 from tests.faults.runs import fast_disk, scratch
+
+from penstock.dataplane import recordlog
+from penstock.errors import CorruptFileError
 
 
 @pytest.fixture(scope="module")

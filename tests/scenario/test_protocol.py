@@ -6,10 +6,10 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-
-from penstock.sim.protocol import Outcome, simulate
 from tests.scenario.mutants import mutated
 from tests.scenario.planted import PLANTED, hunt
+
+from penstock.sim.protocol import Outcome, simulate
 
 SEEDS = 200
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.spark.flows import running, wait_until
 
 import penstock
-from tests.spark.flows import running, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

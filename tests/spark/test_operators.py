@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-
-import penstock
 from tests.spark.flows import (
     await_rows,
     committed,
@@ -23,6 +21,8 @@ from tests.spark.flows import (
     sales,
     wait_until,
 )
+
+import penstock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 
-from penstock.sim.protocol import simulate
 from tests.scenario.planted import PLANTED, hunt
 from tests.torture.report import Report, over_seeds
+
+from penstock.sim.protocol import simulate
 
 
 def check_seed(seed: int) -> str | None:

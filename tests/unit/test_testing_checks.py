@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.runs import KEPT, fast_disk, real_program, scratch
 
 from penstock.dataplane.program import Program
 from penstock.sim.inprocess import Driver, quick
@@ -23,7 +24,6 @@ from penstock.testing_checks import (
 )
 from penstock.testing_replay import replay
 from penstock.testing_tamper import Tampering, rewrite, tamper_rows, tamper_schedule
-from tests.faults.runs import KEPT, fast_disk, real_program, scratch
 
 PROGRAMS: dict[str, Callable[[], Program]] = {"memory": memory_program, "real": real_program}
 

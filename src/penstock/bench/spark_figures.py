@@ -61,7 +61,7 @@ class HeldRate:
 
     `open_loop_per_s` was fed and held; it is the measured answer. `closed_loop_per_s` is what prepared
     batches came to where the latency *derived* from their interval is within the bound, and is reported
-    beside it: it has been seen well above what Spark then held when fed. Either is 0 if nothing met the bound.
+    beside it: it has been seen well above what Spark then held when fed. Either is 0 if nothing met it.
     """
 
     bound_ms: float

@@ -102,6 +102,7 @@ class Engine:
         self._base_due = False
         self._base_running = False
         self._next_base = 0.0
+        self._since_base = 0
         self._capacity = 1
         self._arrivals: dict[str, Arrivals] = {}
         self._storage_failures: dict[str, int] = {}
@@ -218,9 +219,10 @@ class Engine:
         leases."""
         if self._part == 1 and self._base_running:
             return  # until the first base is durable, a restart reads the older driver's log and what that names
-        serves = {lease: 0 for lease in self.leases}
-        for slot in (slot for run in self.runs.values() for slot in run.slots if slot.lease in serves):
-            serves[slot.lease] += 1
+        serves = dict.fromkeys(self.leases, 0)
+        for slot in (slot for run in self.runs.values() for slot in run.slots):
+            if slot.lease in serves:
+                serves[slot.lease] += 1
         live = self.chains.live_files() | self._files_under_way()
         dead = plan_cleanup(names, live, serves, batches, self.generation)
         if dead:
@@ -241,13 +243,18 @@ class Engine:
         now = self._clock()
         self._check_heartbeats(now)
         wait = 1.0
-        if not self._base_due and not self._base_running and now >= self._next_base and self._part:
+        if self._base_is_due(now):
             self._base_due = True
             if not self._inflight:
                 self._start_base()
         for run in self.runs.values():
             wait = min(wait, self._step_run(run, now))
         return wait
+
+    def _base_is_due(self, now: float) -> bool:
+        """Whether it is time for a base; an idle query writes none."""
+        waiting = self._base_due or self._base_running or not self._part
+        return not waiting and self._since_base > 0 and now >= self._next_base
 
     def _step_run(self, run: Run, now: float) -> float:
         if run.phase is not Phase.IDLE or self._part == 0 or self.stopping:
@@ -448,11 +455,12 @@ class Engine:
 
     def _append(self, pending: list[Pending]) -> None:
         if pending:
+            self._since_base += len(pending)
             self._inflight.extend(pending)
             self._shell.append([item.encoded for item in pending])
 
     def _start_base(self) -> None:
-        self._base_due, self._base_running = False, True
+        self._base_due, self._base_running, self._since_base = False, True, 0
         self._part += 1
         time_us = round(self._wall() * 1e6)
         self._shell.start_part(

@@ -240,9 +240,14 @@ def unpack_u64(data: bytes) -> U64:
 
 def files_of(part: TaskPart) -> set[str]:
     """Return the names of all data files that a part names."""
-    extents = [segment.extent for segment in part.segments]
-    extents.extend(snapshot.extent for snapshot in part.snapshots if snapshot.extent is not None)
-    return {extent.file for extent in extents} | ({part.delta.file} if part.delta is not None else set())
+    return {extent.file for extent in extents_of(part)}
+
+
+def extents_of(part: TaskPart) -> list[Extent]:
+    """Return everything that a part names: segments, delta and snapshots."""
+    named = [segment.extent for segment in part.segments]
+    named.extend(snapshot.extent for snapshot in part.snapshots if snapshot.extent is not None)
+    return [*named, part.delta] if part.delta is not None else named
 
 
 def combine_stamps(stamps: list[Stamp]) -> Stamp | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from penstock.dataplane import paths, records
 from penstock.dataplane.chains import Chains
+from penstock.dataplane.disk import Disk
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import read_tail
 from penstock.dataplane.records import Record
 from penstock.errors import CheckpointError, FencedError, PenstockError, StorageError
 from penstock.sim.inprocess import Driver, SinkLog
 from penstock.sim.model import Model, require
-from penstock.testing_disk import SimDisk
 
 
 class Promises:
@@ -25,7 +25,7 @@ class Promises:
         sink: shared by all drivers.
     """
 
-    def __init__(self, machine: SimDisk, checkpoint: str, program: Program, sink: SinkLog, rows: int) -> None:
+    def __init__(self, machine: Disk, checkpoint: str, program: Program, sink: SinkLog, rows: int) -> None:
         self._machine = machine
         self._checkpoint = checkpoint
         self._program = program
@@ -33,7 +33,19 @@ class Promises:
         self._rows = rows
         self._written: dict[bytes, Record] = {}
         self._places: dict[tuple[str, int, str], bytes] = {}
+        self._synced: dict[str, int] = {}
+        self._distrusted: dict[str, int] = {}
         self.acknowledged: dict[bytes, str] = {}
+
+    def recall(self, encoded: bytes, *, published: bool) -> None:
+        """Take in a record that a process which is gone had asked for, or had acknowledged."""
+        record = records.decode_record(encoded)
+        own = records.hash_of(encoded)
+        if published:
+            self._places[record.chain, record.epoch, record.kind] = own
+            self.acknowledged[own] = f"{record.kind} {record.epoch} of '{record.chain}' ({record.generation})"
+        else:
+            self._written[own] = record
 
     def watch(self, driver: Driver) -> None:
         """Be told of everything this driver commits and deletes."""
@@ -42,6 +54,15 @@ class Promises:
         driver.on_deleting = self._see_deleting
 
     # -- at every step ------------------------------------------------------------------------------------------------
+
+    def see_sync(self, path: str) -> None:
+        """A sync was reported as done."""
+        require(path not in self._distrusted, f"{path} was synced again after a sync of it had failed")
+        self._synced[path] = self._machine.size(path) or 0
+
+    def see_failed_sync(self, path: str) -> None:
+        """A sync failed: nothing behind the last good one may ever be relied on."""
+        self._distrusted[path] = self._synced.get(path, 0)
 
     def _see_append(self, driver: Driver, encoded: bytes) -> None:
         self._written[records.hash_of(encoded)] = records.decode_record(encoded)
@@ -55,11 +76,21 @@ class Promises:
         require(first == own, f"two records are {record.kind} {record.epoch} of '{record.chain}'")
         require(own in self._written, f"{place} was published and never appended")
         self.acknowledged[own] = f"{record.kind} {record.epoch} of '{record.chain}' ({record.generation})"
+        self._check_synced(record, place)
         named = set().union(*map(records.files_of, record.parts))
         gone = [name for name in named if self._machine.size(paths.data_file(self._checkpoint, name)) is None]
         if gone:
             lost = set(gone) & self.read_live()
             require(not lost, f"{sorted(lost)} were gone when {place} was acknowledged")
+
+    def _check_synced(self, record: Record, place: object) -> None:
+        for part in record.parts:
+            for extent in records.extents_of(part):
+                path = paths.data_file(self._checkpoint, extent.file)
+                durable = self._distrusted.get(path, self._synced.get(path))
+                if durable is None:
+                    continue  # nobody watches the syncs of this disk
+                require(extent.offset + extent.length <= durable, f"{place} names bytes of {path} that no sync vouches for")
 
     def _see_deleting(self, driver: Driver, doomed: list[str]) -> None:
         """Files are about to be deleted: none of them is named by what a driver that starts now reads."""

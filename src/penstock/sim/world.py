@@ -40,6 +40,10 @@ class Weather:
     """Steps of a starting driver during which others go on."""
     stall_ratio: float = 0.02
     """Messages and appends that take up to a hundred times as long."""
+    slow_step_ratio: float = 0.0
+    """Steps that take up to half a second, while which nothing else gets on."""
+    cleanup_s: float | None = None
+    """Time between two rounds of clean-up, where it is not left to the seed."""
     disturbances_per_s: float = 25.0
     storm_s: float = 0.4
     rows: int = 300
@@ -57,10 +61,12 @@ class Storm:
     def before(self, step: Step, path: str) -> None:
         if self.gate is not None:
             self.gate.before(step, path)
-        self._world.meet(self._process, f"before {step}", path)
+        self._world.meet(self._process, step, path, "before")
 
     def after(self, step: Step, path: str) -> None:
-        self._world.meet(self._process, f"after {step}", path)
+        self._world.meet(self._process, step, path, "after")
+        if step is Step.SYNC:
+            self._world.promises.see_sync(path)
 
 
 class World:
@@ -100,7 +106,7 @@ class World:
             append=shape.choice(((0.0005, 0.005), (0.0005, 0.005), (0.01, 0.08))),
             lease_start=shape.choice(((0.01, 0.06), (0.0005, 0.004))),
             office_s=shape.choice((0.05, 0.01)),
-            cleanup_s=shape.choice((0.15, 0.05)),
+            cleanup_s=self.weather.cleanup_s or shape.choice((0.15, 0.05)),
             stall_ratio=self.weather.stall_ratio,
         )
 
@@ -138,10 +144,11 @@ class World:
         self._storms[process] = Storm(self, process)
         return self.machine.another(self._storms[process])
 
-    def meet(self, process: str, where: str, path: str) -> None:
+    def meet(self, process: str, step: Step, path: str, when: str) -> None:
         """A process is at one side of a disk step: the weather may strike."""
         if self._calm:
             return
+        where = f"{when} {step}"
         drawn, weather = self.rng.random(), self.weather
         if drawn < weather.crash_ratio:
             self.count(f"crash {where}")
@@ -149,10 +156,16 @@ class World:
         drawn -= weather.crash_ratio
         if drawn < weather.fail_ratio:
             self.count(f"error {where}")
+            if step is Step.SYNC:
+                self.promises.see_failed_sync(path)
             number = self.rng.choice((errno.EIO, errno.ENOSPC))
             raise OSError(number, os.strerror(number), path)
         drawn -= weather.fail_ratio
-        if self._nested:
+        if drawn < weather.slow_step_ratio:
+            self.count(f"stall {where}")
+            self.loop.now += self.loop.between(0.005, 0.5)
+        drawn -= weather.slow_step_ratio
+        if self._nested or drawn < 0:
             return
         if self._opening and drawn < weather.meanwhile_ratio:
             self._meanwhile(where)
@@ -297,6 +310,8 @@ class World:
             self.loop.run_until(lambda: False, 4 * self.settings.base_interval_s)
         require(driver.running, f"the driver ended while it idled: {driver.failed}")
         self.promises.check_files(driver)
+        if self.rng.random() < 0.5:
+            self.lose_power()
         driver.crash()
         self._check_from_disk()
 

@@ -6,9 +6,6 @@ Set by `penstock.session()` as `spark.python.daemon.module`; a session without i
 
 from __future__ import annotations
 
-import pyarrow.acero
-import pyarrow.compute
-
 import penstock.dataplane.compile
 import penstock.spark.lease_task  # noqa: F401  (imported for the workers forked from here)
 
@@ -17,7 +14,7 @@ def main() -> None:
     """Hand over to Spark's own daemon."""
     from pyspark.daemon import manager
 
-    manager()  # type: ignore[no-untyped-call]
+    manager()
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.faults.runs import fast_disk, real_program, scratch
+from tests.faults.station import Station
 
 from penstock.dataplane import messages, paths
 from penstock.dataplane.bring import runs
 from penstock.dataplane.worker import Worker
 from penstock.sim.programs import memory_program
-from tests.faults.runs import fast_disk, real_program, scratch
-from tests.faults.station import Station
 
 
 @pytest.fixture(params=["real", "memory"])

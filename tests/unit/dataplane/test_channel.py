@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.faults.runs import fast_disk, scratch
 
 from penstock.dataplane import paths
 from penstock.dataplane.channel import (
@@ -29,7 +30,6 @@ from penstock.dataplane.records import Extent, unpack_u32
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA
 from penstock.dataplane.worker import join_slices
 from penstock.errors import CorruptFileError
-from tests.faults.runs import fast_disk, scratch
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 SHARDS = 5

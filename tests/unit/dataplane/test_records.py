@@ -9,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.dataplane import records
-from penstock.dataplane.records import Base, Batch, ChainBase, Extent, Group, Position, Range, Record, Segment, Stamp, TaskPart
+from penstock.dataplane.records import (
+    Base,
+    Batch,
+    ChainBase,
+    Extent,
+    Group,
+    Position,
+    Range,
+    Record,
+    Segment,
+    Stamp,
+    TaskPart,
+)
 
 EXTENT = Extent("g000001-a-000001.seg", 0, 128, 7)
 PART = TaskPart(

@@ -312,7 +312,8 @@ class ListHandle:
         """Replace the whole list."""
         items = self._load()
         items[:] = list(values)
-        self._changed.update(dict.fromkeys(range(len(items))))
+        # Every stored place counts as changed: what is appended later may come to stand there.
+        self._changed.update(dict.fromkeys(range(max(len(items), len(self._hashes)))))
 
     def appendValue(self, value: Any) -> None:
         (self._tail if self._items is None else self._items).append(value)

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.dataplane.keys import encode_key, hash_key, shard_of
@@ -188,7 +188,7 @@ def act(key: KeyState, model: dict[str, Any], name: str, *given: Any) -> None:
         model["tags"][given[0]] = given[1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking takes minutes
 @given(
     script=st.lists(actions, min_size=60, max_size=120),
     memory_bytes=st.sampled_from([1 << 30, 4000, 0]),
@@ -285,6 +285,17 @@ def test_appending_to_a_list_does_not_load_it(world: World) -> None:
     assert world.step().entries.num_rows == 1
     assert world.key("ann").log._items is None
     assert list(world.key("ann").log) == ["a", "b", "c"]
+
+
+def test_what_is_appended_after_a_clear_takes_the_place_of_what_was_stored(world: World) -> None:
+    world.key("ann").log.put(["a", "b", "c"])
+    world.step()
+    log = world.key("ann").log
+    log.clear()
+    log.appendList(["a", "x"])
+    assert world.step().entries.num_rows == 2
+    world.crash()
+    assert list(world.key("ann").log) == ["a", "x"]
 
 
 def test_nothing_reaches_the_environment_before_the_commit(world: World) -> None:

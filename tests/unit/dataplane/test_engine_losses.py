@@ -1,0 +1,83 @@
+"""What the engine does when a lease is lost at an awkward moment; each of these once lost or hung a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.faults.runs import KEPT, fast_disk
+
+from penstock.dataplane.run import Phase
+from penstock.sim.inprocess import Delays, Driver
+from penstock.sim.programs import memory_program
+from penstock.testing_checks import check_schedule
+from penstock.testing_replay import replay
+
+
+def driver_on(folder: Path, seed: int, **more: object) -> Driver:
+    return Driver(
+        fast_disk(), str(folder / "cp"), memory_program(), KEPT, seed, str(folder / "node"), rows=200, rate=4_000.0, **more  # type: ignore[arg-type]
+    )
+
+
+def finish(driver: Driver) -> None:
+    assert driver.run_until("drained", 30.0), driver.failed
+    driver.stop()
+    check_schedule(driver.checkpoint, driver.program, complete=True)
+    replay(driver.checkpoint, driver.program)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_lease_that_dies_after_its_report_leaves_its_part_in_the_record(tmp_path: Path, seed: int) -> None:
+    # The append takes long, so that another lease asks for the shards before the record is there.
+    driver = driver_on(tmp_path, seed, delays=Delays(append=(0.05, 0.08), lease_start=(0.001, 0.002)))
+    run = driver.engine.runs["fold"]
+    driver.run_until(lambda: run.phase is Phase.COMMITTING and run.chain.epoch > 1 and bool(run.parts))
+    task = next(iter(run.parts))
+    lease = run.slots[task].lease
+    assert lease is not None
+    driver.kill(lease)
+    driver.run_until(lambda: lease not in driver.engine.leases)
+    assert run.phase is Phase.COMMITTING, "the record is still on its way"
+    finish(driver)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_source_whose_lease_dies_before_the_first_row_still_begins(tmp_path: Path, seed: int) -> None:
+    driver = driver_on(tmp_path, seed)
+    source = driver.engine.runs["source"]
+    driver.run_until(lambda: source.slots[0].lease is not None)
+    assert source.slots[0].lease is not None
+    driver.kill(source.slots[0].lease)
+    finish(driver)
+
+
+def test_shards_that_were_absent_when_all_rows_went_to_others_do_not_keep_the_run_from_draining(tmp_path: Path) -> None:
+    driver = driver_on(tmp_path, 1)
+    driver.run_until("drained", 30.0)
+    fold = driver.engine.runs["fold"]
+    group = fold.chain.groups[0]
+    assert len(fold.chain.groups) == 1
+    # A row for shards of task 0 only, taken while task 1 has no lease.
+    mine = [row for row in range(200, 400) if _shard(driver, row) in fold.assigned_to(fold.slots[0])][0]
+    lease = fold.slots[1].lease
+    fold.ready[fold.assigned_to(fold.slots[1])] = False
+    arrivals = driver.engine._arrivals["source"]
+    arrivals.limit = mine + 1
+    assert lease is not None and len(group.shards) == 8
+    driver.run_until(lambda: driver.engine.chains["source"].offset == mine + 1 and fold.phase is Phase.IDLE, 5.0)
+    driver.run_until(0.2)
+    fold.ready[:] = True
+    driver.engine.step()
+    assert driver.run_until("drained", 5.0), "a passed range without rows was never let go"
+    assert len(fold.chain.groups) == 1
+
+
+def _shard(driver: Driver, row: int) -> int:
+    import pyarrow as pa
+
+    from penstock.dataplane.channel import deal_rows
+    from penstock.sim.programs import make_rows
+
+    counts, _ = deal_rows(driver.program.stages["source"].edges[0], pa.Table.from_batches([make_rows(row, 1)]), "x")
+    return int(counts.argmax())
