@@ -28,7 +28,6 @@ from penstock.testing_disk import (
     FaultRule,
     SimCrash,
     SimDisk,
-    Trace,
     When,
     crash_after,
     crash_before,
@@ -90,13 +89,43 @@ class Trial:
         return True
 
 
-def trace_steps() -> list[tuple[Step, str]]:
+class Sides:
+    """Writes down the steps of a run as seen from both sides; a step that finds nothing has no after."""
+
+    def __init__(self) -> None:
+        self.seen: dict[When, list[Step]] = {When.BEFORE: [], When.AFTER: []}
+
+    def before(self, step: Step, path: str) -> None:
+        self.seen[When.BEFORE].append(step)
+
+    def after(self, step: Step, path: str) -> None:
+        self.seen[When.AFTER].append(step)
+
+
+def trace_steps() -> dict[When, list[Step]]:
     """Every step of the undisturbed run, in order."""
-    machine, trace = _machine(), Trace()
-    trial = Trial(lambda _name: machine.another(trace), machine, CHECKPOINT)
+    machine, sides = _machine(), Sides()
+    trial = Trial(lambda _name: machine.another(sides), machine, CHECKPOINT)
     trial.live()
+    seen = {when: list(steps) for when, steps in sides.seen.items()}
     trial.recover()
-    return trace.steps
+    return seen
+
+
+def all_points() -> list[tuple[int, When]]:
+    """Every side of every step."""
+    return [(nth, when) for when, steps in trace_steps().items() for nth in range(1, len(steps) + 1)]
+
+
+def some_points(per_step: int) -> list[tuple[int, When]]:
+    """For each kind of step and each side, the first one, the last one and some between."""
+    points: list[tuple[int, When]] = []
+    for when, steps in trace_steps().items():
+        for step in Step:
+            at = [nth for nth, one in enumerate(steps, 1) if one is step]
+            gap = (len(at) - 1) / max(1, per_step - 1)
+            points.extend((nth, when) for nth in sorted({at[round(number * gap)] for number in range(per_step) if at}))
+    return points
 
 
 def crash_by_exception(nth: int, when: When) -> str | None:

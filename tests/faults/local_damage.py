@@ -1,7 +1,7 @@
 """Ways to damage a node's local state, each tried in a process of its own, since LMDB may take the process with it.
 
-A damaged copy must never be believed: it is rebuilt from the checkpoint with the committed digest, or its process dies and the next lease, which
-is told of no copy, rebuilds it.
+A damaged copy must never be believed: it is rebuilt from the checkpoint with the committed digest, or its
+process dies and the next lease, which is told of no copy, rebuilds it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def in_child(call: Callable[[], int]) -> int:
     if pid == 0:
         code = 1
         try:
-            os.dup2(os.open(os.environ.get('CHILD_LOG', os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+            os.dup2(
+                os.open(os.environ.get("CHILD_LOG", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2
+            )
             code = call()
         except BaseException:
             traceback.print_exc()
@@ -41,7 +43,9 @@ def in_child(call: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def prepare(folder: Path, operator: str, program: Callable[[], Program] = real_program) -> tuple[Station, dict[int, str]]:
+def prepare(
+    folder: Path, operator: str, program: Callable[[], Program] = real_program
+) -> tuple[Station, dict[int, str]]:
     """Work some epochs in a child, hand all environments over, and return the station as it stands with their names."""
     station = Station(program(), fast_disk(), str(folder / "cp"), str(folder / "node"), operator="fold")
     station.worker.handle(station.bring())
@@ -100,7 +104,11 @@ def damage_handover(folder: Path, operator: str, count: int, seed: int = 0) -> T
             shutil.rmtree(nodes)
             code = try_handover(station, {}, str(nodes), number + count)
         fault = None if code in (REBUILT, KEPT) else f"ended with {code}"
-        tally.add(f"local state of '{operator}': {what}{' (the process died)' if died else ''}", fault, code == REBUILT)
+        tally.add(
+            f"local state of '{operator}': {what}{' (the process died)' if died else ''}",
+            fault,
+            code == REBUILT,
+        )
         shutil.rmtree(nodes, ignore_errors=True)
     return tally
 
@@ -109,7 +117,9 @@ def _damage(rng: random.Random, environments: list[Path]) -> str:
     chosen = rng.choice(environments)
     data = chosen / "data.mdb"
     size = data.stat().st_size
-    way = rng.choice(["flip", "flip", "flip", "flips", "cut", "zero", "gone", "no data", "empty", "swap", "lock", "noise"])
+    way = rng.choice(
+        ["flip", "flip", "flip", "flips", "cut", "zero", "gone", "no data", "empty", "swap", "lock", "noise"]
+    )
     if way in ("flip", "flips"):
         places = [rng.randrange(size) for _ in range(1 if way == "flip" else 64)]
         raw = bytearray(data.read_bytes())
@@ -149,8 +159,9 @@ def _damage(rng: random.Random, environments: list[Path]) -> str:
 def damage_live(folder: Path, operator: str, count: int, seed: int = 0) -> Tally:
     """Flip a bit in a stored value while its lease works on with next to no memory, so that it reads it again.
 
-    The lease must say so, or commit exactly what an undamaged one commits. Damage to the pages between the values, while they are mapped, is
-    noticed when the shard is next read whole: by its snapshot, or by whoever takes it over.
+    The lease must say so, or commit exactly what an undamaged one commits. Damage to the pages between the
+    values, while they are mapped, is noticed when the shard is next read whole: by its snapshot, or by whoever
+    takes it over.
     """
     rng = random.Random(f"live {operator} {seed}")
     tally = Tally()

@@ -66,10 +66,20 @@ def real_program(shards: tuple[int, int] = (6, 5), memory_bytes: int = 4 << 20) 
     }
     source = penstock.generate(make_rows, schema="id long, k long", rate=1000, name="source")
     folded = source.groupBy("k").apply_rows(
-        fold, schema="id long, k long, g long, seq long, mark long", state=states, name="fold", shards=shards[0], cores=2
+        fold,
+        schema="id long, k long, g long, seq long, mark long",
+        state=states,
+        name="fold",
+        shards=shards[0],
+        cores=2,
     )
     counted = folded.groupBy("g").agg(
-        penstock.count(), penstock.sum("mark").alias("total"), penstock.last("id"), name="gather", shards=shards[1], cores=2
+        penstock.count(),
+        penstock.sum("mark").alias("total"),
+        penstock.last("id"),
+        name="gather",
+        shards=shards[1],
+        cores=2,
     )
     return compile_program(counted.node, tasks=2, memory_bytes=memory_bytes)
 
@@ -87,15 +97,25 @@ class Run:
 
 
 def make_run(
-    folder: Path, program: Program, *, seed: int = 1, rows: int = 360, settings: Settings = KEPT, crash_at_rows: int = 150
+    folder: Path,
+    program: Program,
+    *,
+    seed: int = 1,
+    rows: int = 360,
+    settings: Settings = KEPT,
+    crash_at_rows: int = 150,
 ) -> Run:
     """Run until the sink has most of the rows, with a lease killed and a driver crashed on the way, then crash."""
     checkpoint, early = str(folder / "run"), str(folder / "early")
-    driver = Driver(fast_disk(), checkpoint, program, settings, seed, str(folder / "node"), rows=rows, rate=8_000.0)
+    driver = Driver(
+        fast_disk(), checkpoint, program, settings, seed, str(folder / "node"), rows=rows, rate=8_000.0
+    )
     rng = random.Random(seed)
 
     def sunk(count: int) -> Callable[[], bool]:
-        return lambda: driver.engine.chains["sink"].epoch > 0 and driver.engine.chains["gather"].rows_in >= count
+        return lambda: (
+            driver.engine.chains["sink"].epoch > 0 and driver.engine.chains["gather"].rows_in >= count
+        )
 
     driver.run_until(sunk(crash_at_rows // 3))
     driver.kill(rng.choice(driver.live_leases()))
@@ -174,7 +194,9 @@ class Outcome:
 
     def refused_by_name(self, *names: str) -> bool:
         """Whether it was refused with an error that names one of these files."""
-        return isinstance(self.error, CheckpointError) and any(os.path.basename(n) in str(self.error) for n in names)
+        return isinstance(self.error, CheckpointError) and any(
+            os.path.basename(n) in str(self.error) for n in names
+        )
 
 
 def start_on(checkpoint: str, run: Run, node: Path, program: Program | None = None, seed: int = 5) -> Outcome:

@@ -1,4 +1,4 @@
-"""One operator at work without a driver: real workers, real files, records made by hand. For tests of workers and of local state."""
+"""One operator at work without a driver: real workers, real files, records made by hand."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ class Station:
         ready = np.ones(chain.spec.shards, np.bool_)
         self.takes = take_epoch(chain.groups, ready, self.chains.waiting(chain), rows)
         run = Run(chain, Settings())
-        groups = [messages.TaskGroup(records.pack_u16(take.shards), run.pieces_of(take)) for take in self.takes]
+        groups = [
+            messages.TaskGroup(records.pack_u16(take.shards), run.pieces_of(take)) for take in self.takes
+        ]
         asked = records.pack_u16(np.array(snapshots, np.uint16))
         epoch = chain.epoch + 1
         return messages.Work(self.operator, 0, epoch, chain.epoch, epoch, groups, snapshots=asked)

@@ -1,4 +1,4 @@
-"""A flipped bit in any file of a checkpoint is refused by name, or nothing reads it. `make torture` tries 1,000 of each kind."""
+"""A flipped bit in any file of a checkpoint is refused by name, or nothing reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files cut off, deleted, swapped, stale or foreign: refused by name, or a consistent state that leads to the same results."""
+"""Files cut off, deleted, swapped, stale or foreign: refused by name, or a state that leads to the same results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def prove(tally: Tally, at_least: int) -> None:
     assert not tally.failures, "\n".join(tally.failures[:10])
 
 
-def test_a_log_cut_anywhere_is_refused_or_is_an_earlier_state_that_leads_to_the_same_rows(bench: Bench) -> None:
+def test_a_log_cut_anywhere_is_refused_or_is_an_earlier_state_that_leads_to_the_same_rows(
+    bench: Bench,
+) -> None:
     size = len(bench.read(bench.newest_log()))
     last_frame = list(range(size - 120, size + 1))
     prove(damage.cut_log(bench, [*spread(size, 60), *last_frame]), 150)

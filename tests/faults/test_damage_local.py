@@ -50,7 +50,9 @@ def test_local_state_deleted_again_and_again_changes_nothing(seed: int) -> None:
     rng = random.Random(seed)
     with scratch() as folder:
         node = folder / "node"
-        driver = Driver(fast_disk(), str(folder / "cp"), real_program(), KEPT, seed, str(node), rows=250, rate=4_000.0)
+        driver = Driver(
+            fast_disk(), str(folder / "cp"), real_program(), KEPT, seed, str(node), rows=250, rate=4_000.0
+        )
         for _ in range(6):
             driver.run_until(rng.uniform(0.02, 0.08))
             shutil.rmtree(node, ignore_errors=True)
@@ -61,7 +63,9 @@ def test_local_state_deleted_again_and_again_changes_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_node_whose_disk_is_full_for_a_while_costs_leases_and_no_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_whose_disk_is_full_for_a_while_costs_leases_and_no_rows(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
     failures = 0
     write = LocalShard.write
@@ -75,7 +79,14 @@ def test_a_node_whose_disk_is_full_for_a_while_costs_leases_and_no_rows(seed: in
 
     with scratch() as folder:
         driver = Driver(
-            fast_disk(), str(folder / "cp"), real_program(), KEPT, seed, str(folder / "node"), rows=250, rate=4_000.0
+            fast_disk(),
+            str(folder / "cp"),
+            real_program(),
+            KEPT,
+            seed,
+            str(folder / "node"),
+            rows=250,
+            rate=4_000.0,
         )
         driver.run_until(0.03)
         monkeypatch.setattr(LocalShard, "write", full)

@@ -86,16 +86,25 @@ def test_the_last_value_of_each_key_is_what_spark_gives(
 ) -> None:
     stream = penstock.from_dataframe(stream_of(spark, folder), name="trades")
     counted = stream.groupBy(*keys).agg(
-        penstock.count(), penstock.sum("amount"), penstock.min("amount"), penstock.max("amount"), name="totals", shards=8
+        penstock.count(),
+        penstock.sum("amount"),
+        penstock.min("amount"),
+        penstock.max("amount"),
+        name="totals",
+        shards=8,
     )
     with running(counted, spark, tmp_path / "checkpoint") as query:
         query.processAllAvailable()
         assert last_values(query.table(), len(keys)) == oracle(spark, folder, keys)
 
 
-def test_a_restart_in_the_middle_takes_in_each_batch_once(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+def test_a_restart_in_the_middle_takes_in_each_batch_once(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
     stream = penstock.from_dataframe(stream_of(spark, folder), name="trades")
-    counted = stream.groupBy("name").agg(penstock.count(), penstock.sum("amount").alias("total"), name="totals")
+    counted = stream.groupBy("name").agg(
+        penstock.count(), penstock.sum("amount").alias("total"), name="totals"
+    )
     checkpoint = tmp_path / "checkpoint"
     got: list[pa.Table] = []
     with running(counted, spark, checkpoint) as query:
@@ -120,7 +129,9 @@ def test_a_restart_in_the_middle_takes_in_each_batch_once(spark: SparkSession, f
     assert mine == {key: values[:2] for key, values in oracle(spark, folder, ["name"]).items()}
 
 
-def test_a_source_that_fails_ends_the_query_with_its_name(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+def test_a_source_that_fails_ends_the_query_with_its_name(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
     stream = penstock.from_dataframe(stream_of(spark, folder), name="trades")
     with running(stream.groupBy("name").count(), spark, tmp_path / "checkpoint") as query:
         query.processAllAvailable()

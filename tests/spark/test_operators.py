@@ -46,7 +46,9 @@ def test_aggregates_are_those_of_spark_with_nulls_and_nan(spark: SparkSession, t
             }
         )
 
-    source = penstock.generate(make, schema="id long, k string, n int, x double, s string", rate=8000, limit=ROWS)
+    source = penstock.generate(
+        make, schema="id long, k string, n int, x double, s string", rate=8000, limit=ROWS
+    )
     ours = source.groupBy("k").agg(
         penstock.count(), penstock.count("n").alias("ns"), penstock.sum("n").alias("sum"), penstock.min("n").alias("min"),
         penstock.max("n").alias("max"), penstock.mean("n").alias("mean"), penstock.min("x").alias("least"),
@@ -113,7 +115,11 @@ def test_a_vectorised_function_gets_each_row_of_a_shard_once(spark: SparkSession
     def double(table: pa.Table, state: Any) -> pa.Table:
         return pa.table({"id": table["id"], "twice": pc.multiply(table["amount"], 2)})
 
-    stream = sales(ROWS).groupBy("customer").apply_arrow(double, schema="id long, twice long", name="double", shards=8)
+    stream = (
+        sales(ROWS)
+        .groupBy("customer")
+        .apply_arrow(double, schema="id long, twice long", name="double", shards=8)
+    )
     with running(stream, spark, tmp_path / "checkpoint") as query:
         await_rows(query, ROWS)
         got = {row["id"]: row["twice"] for row in query.table().to_pylist()}
@@ -124,10 +130,14 @@ def test_a_vectorised_function_gets_each_row_of_a_shard_once(spark: SparkSession
 def test_a_function_sink_gets_every_sink_epoch_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
     calls: list[tuple[int, pa.Table]] = []
     stream = numbered(sales(ROWS))
-    with running(stream, spark, tmp_path / "checkpoint", lambda table, epoch: calls.append((epoch, table))) as query:
+    with running(
+        stream, spark, tmp_path / "checkpoint", lambda table, epoch: calls.append((epoch, table))
+    ) as query:
         await_rows(query, ROWS)
     assert [epoch for epoch, _ in calls] == list(range(1, len(calls) + 1))
-    assert sorted(tuple(row.values()) for _, table in calls for row in table.to_pylist()) == model_numbered(ROWS)
+    assert sorted(tuple(row.values()) for _, table in calls for row in table.to_pylist()) == model_numbered(
+        ROWS
+    )
 
 
 def test_a_sink_epoch_that_failed_is_repeated_after_a_restart_with_the_same_rows(
@@ -154,4 +164,6 @@ def test_a_sink_epoch_that_failed_is_repeated_after_a_restart_with_the_same_rows
         await_rows(query, ROWS)
     assert [epoch for epoch, _ in calls] == list(range(1, len(calls) + 1))
     assert calls[2][0] == 3 and calls[2][1].equals(failed[0][1])
-    assert sorted(tuple(row.values()) for _, table in calls for row in table.to_pylist()) == model_numbered(ROWS)
+    assert sorted(tuple(row.values()) for _, table in calls for row in table.to_pylist()) == model_numbered(
+        ROWS
+    )

@@ -34,7 +34,9 @@ def test_a_row_function_and_aggregates_keyed_differently_equal_a_plain_model(
         assert last_regions([query.table()]) == model_regions(ROWS)
         progress = query.lastProgress
         assert progress is not None
-        assert progress["operators"]["numbered"]["rowsIn"] == progress["operators"]["regions"]["rowsIn"] == ROWS
+        assert (
+            progress["operators"]["numbered"]["rowsIn"] == progress["operators"]["regions"]["rowsIn"] == ROWS
+        )
 
 
 def test_a_restart_goes_on_where_it_was_with_no_row_lost_or_repeated(

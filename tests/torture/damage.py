@@ -66,17 +66,22 @@ def files_part(which: str) -> Tally:
 
 
 def damaged_files(count: int, seed: int, report: Report) -> None:
-    """The last log part and the last data file cut at every byte; every file deleted, swapped with every other, stale, foreign."""
+    """The last log part and data file cut at every byte; every file deleted, swapped with every other, stale, foreign."""
     with scratch() as folder:
         bench = Bench(folder, BENCH_SEED)
-        sizes = {"log": len(bench.read(bench.newest_log())) + 1, "data file": len(bench.read(last_data_file(bench)))}
+        sizes = {
+            "log": len(bench.read(bench.newest_log())) + 1,
+            "data file": len(bench.read(last_data_file(bench))),
+        }
     cuts = [
         (f"{which} cut at {first} and on", (which, first, CUT_CHUNK))
         for which, size in sizes.items()
         for first in range(0, size, CUT_CHUNK)
     ]
     _in_pool(report, cut_chunk, cuts)
-    _in_pool(report, files_part, [(w, (w,)) for w in ("small files cut", "deleted", "swapped", "stale", "foreign")])
+    _in_pool(
+        report, files_part, [(w, (w,)) for w in ("small files cut", "deleted", "swapped", "stale", "foreign")]
+    )
 
 
 def local_chunk(kind: str, operator: str, count: int, seed: int) -> Tally:
@@ -99,7 +104,9 @@ def damaged_local_state(count: int, seed: int, report: Report) -> None:
 
 def _sum(tallies: list[Tally]) -> Tally:
     return Tally(
-        sum(t.tried for t in tallies), sum(t.refused for t in tallies), [line for t in tallies for line in t.failures]
+        sum(t.tried for t in tallies),
+        sum(t.refused for t in tallies),
+        [line for t in tallies for line in t.failures],
     )
 
 

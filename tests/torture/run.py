@@ -39,7 +39,7 @@ class Suite:
 
 SUITES: tuple[Suite, ...] = (
     Suite("3", "crash before and after every named I/O step", 0, "tests.torture.disk:crash_at_every_step"),
-    Suite("4", "power loss, un-synced writes dropped", 100, "tests.torture.disk:power_loss"),
+    Suite("4", "power loss, un-synced writes dropped", 100, "tests.torture.disk:power_loss_suite"),
     Suite("5", "zombie leases, and leases stopped inside their work", 60, "tests.torture.disk:zombies"),
     Suite("7", "bit flips, 1,000 positions per kind", 10_000, "tests.torture.damage:bit_flips"),
     Suite("8", "files cut at every byte, deleted, swapped, stale, foreign", 0, "tests.torture.damage:damaged_files"),

@@ -31,7 +31,9 @@ PROGRAMS: dict[str, Callable[[], Program]] = {"memory": memory_program, "real": 
 def disturbed_run(folder: Path, program: Program, seed: int, rows: int = 300, disturb: bool = True) -> str:
     """A run that is drained in the end, with leases killed and drivers crashed on the way."""
     checkpoint = str(folder / "run")
-    driver = Driver(fast_disk(), checkpoint, program, KEPT, seed, str(folder / "node"), rows=rows, rate=4_000.0)
+    driver = Driver(
+        fast_disk(), checkpoint, program, KEPT, seed, str(folder / "node"), rows=rows, rate=4_000.0
+    )
     rng = random.Random(seed)
     for _ in range(5 if disturb else 0):
         driver.run_until(rng.uniform(0.03, 0.1))
@@ -56,7 +58,9 @@ def run(request: pytest.FixtureRequest) -> Iterator[tuple[str, Program, Path]]:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", list(PROGRAMS))
-def test_a_disturbed_run_commits_a_schedule_without_gaps_and_replays_to_the_same_bytes(kind: str, seed: int) -> None:
+def test_a_disturbed_run_commits_a_schedule_without_gaps_and_replays_to_the_same_bytes(
+    kind: str, seed: int
+) -> None:
     with scratch() as folder:
         program = PROGRAMS[kind]()
         checkpoint = disturbed_run(folder, program, seed)
@@ -66,12 +70,16 @@ def test_a_disturbed_run_commits_a_schedule_without_gaps_and_replays_to_the_same
         assert replayed.digests > 50
 
 
-def test_a_disturbed_run_says_the_same_of_every_key_as_a_free_running_one(run: tuple[str, Program, Path]) -> None:
+def test_a_disturbed_run_says_the_same_of_every_key_as_a_free_running_one(
+    run: tuple[str, Program, Path],
+) -> None:
     checkpoint, program, _ = run
     line = read_line(checkpoint)
     with scratch() as folder:
         free = read_line(disturbed_run(folder, program, seed=77, disturb=False))
-        assert rows_by_key(output_rows(line, program, "fold"), ["k"]) == rows_by_key(output_rows(free, program, "fold"), ["k"])
+        assert rows_by_key(output_rows(line, program, "fold"), ["k"]) == rows_by_key(
+            output_rows(free, program, "fold"), ["k"]
+        )
         assert operator_digest(line, program, "fold") == operator_digest(free, program, "fold")
         last = last_per_key(output_rows(line, program, "fold"), ["k"])
         assert sum(row["seq"] for row in last.values()) == 300  # type: ignore[misc]
@@ -79,7 +87,9 @@ def test_a_disturbed_run_says_the_same_of_every_key_as_a_free_running_one(run: t
 
 @pytest.mark.parametrize("how", list(Tampering))
 @pytest.mark.parametrize("stage", ["source", "fold", "gather"])
-def test_the_replay_notices_when_rows_are_tampered_with(run: tuple[str, Program, Path], stage: str, how: Tampering) -> None:
+def test_the_replay_notices_when_rows_are_tampered_with(
+    run: tuple[str, Program, Path], stage: str, how: Tampering
+) -> None:
     checkpoint, program, folder = run
     target = str(folder / f"rows-{stage}-{how.name}")
     tamper_rows(checkpoint, program, target, stage, how)
@@ -106,7 +116,9 @@ def test_the_schedule_check_notices_when_ranges_are_tampered_with(
     checkpoint, program, folder = run
     target = str(folder / f"ranges-{stage}-{how.name}")
     tamper_schedule(checkpoint, program, target, stage, how)
-    expected = "leaving a gap" if how is Tampering.DROP else "again" if how is Tampering.DOUBLE else "gap|again"
+    expected = (
+        "leaving a gap" if how is Tampering.DROP else "again" if how is Tampering.DOUBLE else "gap|again"
+    )
     with pytest.raises(CheckFailure, match=expected):
         check_schedule(target, program)
     if stage != "sink":
@@ -114,7 +126,9 @@ def test_the_schedule_check_notices_when_ranges_are_tampered_with(
             replay(target, program)
 
 
-def test_a_rewritten_checkpoint_with_nothing_changed_passes_every_check(run: tuple[str, Program, Path]) -> None:
+def test_a_rewritten_checkpoint_with_nothing_changed_passes_every_check(
+    run: tuple[str, Program, Path],
+) -> None:
     checkpoint, program, folder = run
     target = str(folder / "same")
     rewrite(read_line(checkpoint), program, target, lambda record: record)
@@ -126,7 +140,9 @@ def test_a_run_that_is_not_drained_has_a_sound_schedule_that_is_not_complete() -
     with scratch() as folder:
         program = memory_program()
         checkpoint = str(folder / "run")
-        driver = Driver(fast_disk(), checkpoint, program, KEPT, 1, str(folder / "node"), rows=400, rate=8_000.0)
+        driver = Driver(
+            fast_disk(), checkpoint, program, KEPT, 1, str(folder / "node"), rows=400, rate=8_000.0
+        )
         driver.run_until(lambda: driver.engine.chains["gather"].rows_in > 100)
         driver.crash()
         line = read_line(checkpoint)

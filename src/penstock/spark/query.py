@@ -22,10 +22,10 @@ from penstock.dataplane.latency import Latency
 from penstock.dataplane.opening import open_checkpoint
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
-from penstock.errors import DeclarationError, PenstockError, QueryError, SessionError
+from penstock.errors import CheckpointError, DeclarationError, PenstockError, QueryError, SessionError
 from penstock.spark.ingest import Ingest
 from penstock.spark.progress import progress_of
-from penstock.spark.running import remember
+from penstock.spark.running import active_on, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
 from penstock.spark.slots import is_local, real_cores
@@ -45,6 +45,7 @@ class Query:
         self.name = name
         self.runId = str(uuid.uuid4())
         self.id = ""
+        self.checkpoint = ""
         self._shell: SparkShell | None = None
         self._ingests: list[Ingest] = []
         self._over = threading.Event()
@@ -203,9 +204,14 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     )
     disk = PosixDisk()
     takeover = declared.options.get("takeover", "false") == "true"
+    if not takeover and active_on(checkpoint) is not None:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} is held by another query of this process; stop that query, or start this one "
+            "with option('takeover', 'true') to end it."
+        )
     opened = open_checkpoint(disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s)
     query = Query(declared.name)
-    query.id = opened.query
+    query.id, query.checkpoint = opened.query, checkpoint
     query._schema = declared.node.schema
     consume = {"noop": None, "memory": query._remember, "function": declared.function}[declared.sink]
     ingested = [node for node in _sources(declared.node) if node.kind == "dataframe"]

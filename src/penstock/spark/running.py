@@ -15,7 +15,13 @@ _guard = threading.Lock()
 def remember(query: Query) -> None:
     """Note a query that was started."""
     with _guard:
-        _started[:] = [one for one in _started if one.isActive] + [query]
+        _started[:] = [one for one in _started if one.isActive or one.exception() is not None] + [query]
+
+
+def active_on(checkpoint: str) -> Query | None:
+    """Return the query of this process that runs on a checkpoint, None when there is none."""
+    with _guard:
+        return next((one for one in _started if one.isActive and one.checkpoint == checkpoint), None)
 
 
 def await_all() -> None:

@@ -86,6 +86,8 @@ class SparkShell(Listener):
         self._finishing = threading.Lock()
         self._office_due = threading.Event()
         self._had_leases = False
+        self.lease_pids: dict[str, int] = {}
+        """Process of each lease that is held, for tests and for people who look for a process."""
         self._capacity = 0
         self._writers: set[str] = set()
         self._lease_failures = 0
@@ -205,6 +207,7 @@ class SparkShell(Listener):
 
     def lease_up(self, lease: str, hello: messages.Hello) -> None:
         self._office.note_up(lease)
+        self.lease_pids[lease] = hello.pid
         self._had_leases = True
         self._lease_failures = 0
         self.engine.on_lease_up(lease, hello.node)
@@ -337,6 +340,7 @@ class SparkShell(Listener):
             self._office_due.clear()
 
     def _give_up(self, lease: str) -> None:
+        self.lease_pids.pop(lease, None)
         self._office.give_up(lease)
         self._office_due.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -57,7 +58,9 @@ def test_snapshots_and_deltas_rebuild_the_committed_state(station: Station) -> N
 
 
 def test_a_shard_that_was_never_written_needs_nothing(station: Station) -> None:
-    fresh = Station(station.program, station.disk, station.checkpoint + "2", station.node_dir + "2", lease="fresh")
+    fresh = Station(
+        station.program, station.disk, station.checkpoint + "2", station.node_dir + "2", lease="fresh"
+    )
     found = brought(fresh.worker, fresh.bring())
     assert {(shard.ok, shard.how) for shard in found.values()} == {(True, "empty")}
     fresh.worker.close()
@@ -114,14 +117,20 @@ def test_an_environment_that_is_not_what_was_handed_over_is_rebuilt(station: Sta
 
 
 @pytest.mark.parametrize("wrong", ["digest", "version", "lost delta"])
-def test_state_that_does_not_give_the_committed_version_and_digest_is_not_accepted(station: Station, wrong: str) -> None:
+def test_state_that_does_not_give_the_committed_version_and_digest_is_not_accepted(
+    station: Station, wrong: str
+) -> None:
     message = station.bring()
     if wrong == "lost delta":
         message = msgspec.structs.replace(message, deltas=message.deltas[:-1])
     elif wrong == "digest":
-        message = msgspec.structs.replace(message, shards=[msgspec.structs.replace(s, digest=b"x" * 16) for s in message.shards])
+        message = msgspec.structs.replace(
+            message, shards=[msgspec.structs.replace(s, digest=b"x" * 16) for s in message.shards]
+        )
     else:
-        message = msgspec.structs.replace(message, shards=[msgspec.structs.replace(s, version=99) for s in message.shards])
+        message = msgspec.structs.replace(
+            message, shards=[msgspec.structs.replace(s, version=99) for s in message.shards]
+        )
     other = station.hire("other")
     found = brought(other, message)
     assert not all(shard.ok for shard in found.values())
@@ -143,4 +152,4 @@ def test_a_damaged_snapshot_is_refused_by_name(station: Station) -> None:
 def test_runs_tile_the_rows(shards: list[int]) -> None:
     found = list(runs(np.array(shards, np.uint16)))
     assert [shard for shard, _, count in found for _ in range(count)] == shards
-    assert all(a[0] != b[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[0] != b[0] for a, b in pairwise(found))

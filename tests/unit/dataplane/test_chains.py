@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -49,7 +50,9 @@ class Log:
         part = TaskPart(0, "a", b"", sum(counts), sum(counts), [segment])
         self.add("source", parts=[part], offsets=(offset, offset + sum(counts)))
 
-    def consume(self, shards: list[int], end: Position, changed: list[int] = [], snapshots: list[int] = []) -> None:  # noqa: B006
+    def consume(
+        self, shards: list[int], end: Position, changed: Sequence[int] = (), snapshots: Sequence[int] = ()
+    ) -> None:
         self.files += 1
         packed = records.pack_u16(np.array(shards, np.uint16))
         chain = self.chains["fold"]
@@ -60,7 +63,11 @@ class Log:
             records.pack_u16(np.array(changed, np.uint16)), digests, records.pack_u32(np.full(len(changed), 10, np.uint32)),
             [Snapshot(s, 0, b"", extent(900 + self.files), 50) for s in snapshots],
         )  # fmt: skip
-        self.add("fold", groups=[Group(packed, [Range(0, "source", start, end)])], parts=[complete_snapshots(chain, part)])
+        self.add(
+            "fold",
+            groups=[Group(packed, [Range(0, "source", start, end)])],
+            parts=[complete_snapshots(chain, part)],
+        )
 
 
 def story(seed: int, length: int) -> Log:
@@ -74,7 +81,9 @@ def story(seed: int, length: int) -> Log:
         if at.epoch <= log.chains["source"].epoch:
             shards = sorted(rng.sample(group.shards.tolist(), rng.randint(1, len(group.shards))))
             end = rng.choice([Position(at.epoch + 1, 0), Position(at.epoch, at.row + 1)])
-            log.consume(shards, end, [s for s in shards if rng.random() < 0.8], rng.sample(shards, rng.randint(0, 1)))
+            log.consume(
+                shards, end, [s for s in shards if rng.random() < 0.8], rng.sample(shards, rng.randint(0, 1))
+            )
     return log
 
 
@@ -103,7 +112,11 @@ def test_every_delta_that_a_shard_needs_on_top_of_its_snapshot_is_kept(seed: int
     for shard in range(SHARDS):
         snapshot = chain.snapshot_of(shard)
         covered = snapshot.version if snapshot is not None else 0
-        changes = [r.epoch for r, _ in log.tail if r.chain == "fold" and shard in records.unpack_u16(r.parts[0].changed)]
+        changes = [
+            r.epoch
+            for r, _ in log.tail
+            if r.chain == "fold" and shard in records.unpack_u16(r.parts[0].changed)
+        ]
         assert {epoch for epoch in changes if epoch > covered} <= kept
         assert int(chain.versions[shard]) == max(changes, default=0)
 
@@ -123,7 +136,14 @@ def test_a_record_out_of_turn_is_refused(wrong: str) -> None:
     log = Log()
     log.publish([1, 1, 1, 1])
     chain = log.chains["source"]
-    record = Record("source", 3 if wrong == "epoch" else 2, "epoch", 1, b"x" * 16 if wrong == "previous" else chain.hash, 1)
+    record = Record(
+        "source",
+        3 if wrong == "epoch" else 2,
+        "epoch",
+        1,
+        b"x" * 16 if wrong == "previous" else chain.hash,
+        1,
+    )
     with pytest.raises(CorruptFileError, match="'source' does not follow epoch 1"):
         log.chains.apply(record, records.encode(record))
     assert chain.epoch == 1
@@ -160,7 +180,9 @@ def test_a_shard_is_due_for_a_snapshot_when_its_deltas_are_heavy_old_or_pin_too_
         log.consume([0, 1, 2, 3], Position(epoch + 2, 0), [0] if epoch else [0, 1])
     chain, every = log.chains["fold"], np.arange(SHARDS, dtype=np.uint16)
     assert due_snapshots(chain, every, 1 << 30, 1 << 30, 1 << 30).tolist() == []
-    assert due_snapshots(chain, every, 1 << 30, 1 << 30, 30).tolist() == [0], "50 delta bytes outweigh no snapshot"
+    assert due_snapshots(chain, every, 1 << 30, 1 << 30, 30).tolist() == [0], (
+        "50 delta bytes outweigh no snapshot"
+    )
     assert due_snapshots(chain, every, 1 << 30, 3, 1 << 30).tolist() == [0, 1], "both reach back four epochs"
     assert due_snapshots(chain, every, 100, 1 << 30, 1 << 30).tolist() == [0, 1], "both pin four files"
     assert due_snapshots(chain, every[2:], 0, 0, 0).tolist() == [], "shards that were never written"

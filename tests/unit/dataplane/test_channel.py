@@ -52,7 +52,9 @@ def writer_at(folder: Path, **more: int) -> DataWriter:
 @given(st.lists(st.integers(0, 30), max_size=60))
 def test_dealt_rows_are_sorted_by_shard_and_keep_their_order_within_it(keys: list[int]) -> None:
     counts, batch = deal_rows(EDGE, table(keys), "o")
-    expected = [(k, f"row {at}") for shard in range(SHARDS) for at, k in enumerate(keys) if shard_of(k) == shard]
+    expected = [
+        (k, f"row {at}") for shard in range(SHARDS) for at, k in enumerate(keys) if shard_of(k) == shard
+    ]
     assert list(zip(batch.column("k").to_pylist(), batch.column("v").to_pylist(), strict=True)) == expected
     assert counts.tolist() == [sum(shard_of(k) == shard for k in keys) for shard in range(SHARDS)]
 
@@ -74,7 +76,9 @@ def test_slices_of_some_shards_tile_what_was_published_in_order(
     wanted = np.array(sorted(shards), np.uint16)
     with scratch() as folder:
         writer = writer_at(folder)
-        written = [write_segment(writer, EDGE, table(keys, 100 * at), SCHEMA, "o") for at, keys in enumerate(tasks)]
+        written = [
+            write_segment(writer, EDGE, table(keys, 100 * at), SCHEMA, "o") for at, keys in enumerate(tasks)
+        ]
         assert [segment is None for segment in written] == [not keys for keys in tasks]
         found = [read_segment(fast_disk(), str(folder), s.extent, SCHEMA) for s in written if s is not None]
     got: dict[int, list[str]] = {shard: [] for shard in sorted(shards)}
@@ -87,7 +91,12 @@ def test_slices_of_some_shards_tile_what_was_published_in_order(
             got[shard].extend(rows.rows.column("v").slice(first, last - first).to_pylist())
         start = end
     for shard in shards:
-        expected = [f"row {100 * t + at}" for t, keys in enumerate(tasks) for at, k in enumerate(keys) if shard_of(k) == shard]
+        expected = [
+            f"row {100 * t + at}"
+            for t, keys in enumerate(tasks)
+            for at, k in enumerate(keys)
+            if shard_of(k) == shard
+        ]
         assert got[shard] == expected
 
 
@@ -110,7 +119,9 @@ def test_a_writer_rolls_to_a_new_file_after_a_sync_when_the_old_one_is_long_enou
     assert writer.current == ""
 
 
-@pytest.mark.parametrize("wrong", ["gone", "short", "flipped", "another frame", "another kind", "another schema"])
+@pytest.mark.parametrize(
+    "wrong", ["gone", "short", "flipped", "another frame", "another kind", "another schema"]
+)
 def test_whatever_is_not_the_recorded_frame_is_refused_by_name(tmp_path: Path, wrong: str) -> None:
     writer = writer_at(tmp_path)
     first = write_segment(writer, EDGE, table([1, 2, 3]), SCHEMA, "o")
@@ -139,7 +150,9 @@ def test_whatever_is_not_the_recorded_frame_is_refused_by_name(tmp_path: Path, w
 
 
 def test_entries_come_back_with_their_nulls(tmp_path: Path) -> None:
-    entries = pa.RecordBatch.from_pydict({"shard": [1, 1, 4], "key": [b"a", b"b", b"a"], "value": [b"1", None, b""]}, ENTRY_SCHEMA)
+    entries = pa.RecordBatch.from_pydict(
+        {"shard": [1, 1, 4], "key": [b"a", b"b", b"a"], "value": [b"1", None, b""]}, ENTRY_SCHEMA
+    )
     writer = writer_at(tmp_path)
     extent = write_entries(writer, FrameKind.SNAPSHOT, entries)
     assert read_entries(fast_disk(), str(tmp_path), extent, FrameKind.SNAPSHOT).equals(entries)

@@ -16,7 +16,15 @@ from penstock.testing_replay import replay
 
 def driver_on(folder: Path, seed: int, **more: object) -> Driver:
     return Driver(
-        fast_disk(), str(folder / "cp"), memory_program(), KEPT, seed, str(folder / "node"), rows=200, rate=4_000.0, **more  # type: ignore[arg-type]
+        fast_disk(),
+        str(folder / "cp"),
+        memory_program(),
+        KEPT,
+        seed,
+        str(folder / "node"),
+        rows=200,
+        rate=4_000.0,
+        **more,  # type: ignore[arg-type]
     )
 
 
@@ -52,20 +60,24 @@ def test_a_source_whose_lease_dies_before_the_first_row_still_begins(tmp_path: P
     finish(driver)
 
 
-def test_shards_that_were_absent_when_all_rows_went_to_others_do_not_keep_the_run_from_draining(tmp_path: Path) -> None:
+def test_shards_that_were_absent_when_all_rows_went_to_others_do_not_keep_the_run_from_draining(
+    tmp_path: Path,
+) -> None:
     driver = driver_on(tmp_path, 1)
     driver.run_until("drained", 30.0)
     fold = driver.engine.runs["fold"]
     group = fold.chain.groups[0]
     assert len(fold.chain.groups) == 1
     # A row for shards of task 0 only, taken while task 1 has no lease.
-    mine = [row for row in range(200, 400) if _shard(driver, row) in fold.assigned_to(fold.slots[0])][0]
+    mine = next(row for row in range(200, 400) if _shard(driver, row) in fold.assigned_to(fold.slots[0]))
     lease = fold.slots[1].lease
     fold.ready[fold.assigned_to(fold.slots[1])] = False
     arrivals = driver.engine._arrivals["source"]
     arrivals.limit = mine + 1
     assert lease is not None and len(group.shards) == 8
-    driver.run_until(lambda: driver.engine.chains["source"].offset == mine + 1 and fold.phase is Phase.IDLE, 5.0)
+    driver.run_until(
+        lambda: driver.engine.chains["source"].offset == mine + 1 and fold.phase is Phase.IDLE, 5.0
+    )
     driver.run_until(0.2)
     fold.ready[:] = True
     driver.engine.step()
@@ -79,5 +91,7 @@ def _shard(driver: Driver, row: int) -> int:
     from penstock.dataplane.channel import deal_rows
     from penstock.sim.programs import make_rows
 
-    counts, _ = deal_rows(driver.program.stages["source"].edges[0], pa.Table.from_batches([make_rows(row, 1)]), "x")
+    counts, _ = deal_rows(
+        driver.program.stages["source"].edges[0], pa.Table.from_batches([make_rows(row, 1)]), "x"
+    )
     return int(counts.argmax())

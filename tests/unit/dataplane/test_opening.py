@@ -23,7 +23,9 @@ OTHER = Claim(0, "elsewhere", 2, "other boot", 1.0, 0.0)
 
 
 def opened(folder: Path, program: Program | None = None, **more: object) -> opening.Opened:
-    return open_checkpoint(PosixDisk(), str(folder), program or memory_program(), who=ME, wall=lambda: 100.0, **more)  # type: ignore[arg-type]
+    return open_checkpoint(
+        PosixDisk(), str(folder), program or memory_program(), who=ME, wall=lambda: 100.0, **more
+    )  # type: ignore[arg-type]
 
 
 def begun(folder: Path) -> opening.Opened:
@@ -69,7 +71,9 @@ def test_the_claim_is_durable_before_the_log_is_read(tmp_path: Path) -> None:
 
 def test_a_checkpoint_whose_holder_is_alive_is_refused_unless_taken_over(tmp_path: Path) -> None:
     open_checkpoint(PosixDisk(), str(tmp_path), memory_program(), who=OTHER, wall=lambda: 95.0)
-    with pytest.raises(CheckpointError, match="held by driver generation 1 .process 2 on elsewhere.*takeover"):
+    with pytest.raises(
+        CheckpointError, match=r"held by driver generation 1 .process 2 on elsewhere.*takeover"
+    ):
         opened(tmp_path)
     assert opened(tmp_path, takeover=True).claim.generation == 2
 
@@ -87,7 +91,7 @@ def test_a_start_that_was_refused_does_not_go_on_holding_the_checkpoint(tmp_path
     log = tmp_path / "log" / "g000001-p000001.log"
     whole = log.read_bytes()
     log.write_bytes(whole[:-1])
-    with pytest.raises(CorruptFileError, match="g000001-p000001.log"):
+    with pytest.raises(CorruptFileError, match=r"g000001-p000001.log"):
         open_checkpoint(
             PosixDisk(), str(tmp_path), memory_program(), who=OTHER, wall=lambda: 99.0, takeover=True
         )
@@ -100,10 +104,16 @@ def test_a_start_that_was_refused_does_not_go_on_holding_the_checkpoint(tmp_path
     [
         ("fold", {"shards": 16}, "'fold' had shards 8 .* now has 16"),
         ("fold", {"keys": ("id",)}, "'fold' had keys"),
-        ("gather", {"name": "gather", "schema": memory_program().stages["fold"].schema}, "'gather' had schema"),
+        (
+            "gather",
+            {"name": "gather", "schema": memory_program().stages["fold"].schema},
+            "'gather' had schema",
+        ),
     ],
 )
-def test_another_topology_is_refused_with_what_changed(tmp_path: Path, stage: str, fields: dict[str, object], words: str) -> None:
+def test_another_topology_is_refused_with_what_changed(
+    tmp_path: Path, stage: str, fields: dict[str, object], words: str
+) -> None:
     begun(tmp_path)
     with pytest.raises(CheckpointError, match=words):
         opened(tmp_path, changed(memory_program(), stage, **fields))
@@ -113,17 +123,19 @@ def test_a_stage_that_is_missing_or_new_is_refused_by_name(tmp_path: Path) -> No
     begun(tmp_path)
     program = memory_program()
     fewer = dataclasses.replace(program, stages={n: s for n, s in program.stages.items() if n != "gather"})
-    with pytest.raises(CheckpointError, match="has operator 'gather', which this topology lacks"):
+    with pytest.raises(CheckpointError, match=r"has operator 'gather', which this topology lacks"):
         opened(tmp_path, fewer)
     more = dataclasses.replace(program, stages={**program.stages, "extra": program.stages["fold"]})
-    with pytest.raises(CheckpointError, match="'extra', which the checkpoint"):
+    with pytest.raises(CheckpointError, match=r"'extra', which the checkpoint"):
         opened(tmp_path, more)
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     begun(tmp_path)
-    (tmp_path / "meta").write_bytes(frame_bytes(FrameKind.META, msgspec.json.encode({"format": 99, "all": "new"})))
-    with pytest.raises(CheckpointError, match="meta has format 99"):
+    (tmp_path / "meta").write_bytes(
+        frame_bytes(FrameKind.META, msgspec.json.encode({"format": 99, "all": "new"}))
+    )
+    with pytest.raises(CheckpointError, match=r"meta has format 99"):
         opened(tmp_path)
 
 
@@ -131,11 +143,11 @@ def test_files_that_are_gone_are_named(tmp_path: Path) -> None:
     begun(tmp_path)
     meta = (tmp_path / "meta").read_bytes()
     (tmp_path / "meta").unlink()
-    with pytest.raises(CheckpointError, match="meta is gone"):
+    with pytest.raises(CheckpointError, match=r"meta is gone"):
         opened(tmp_path)
     (tmp_path / "meta").write_bytes(meta)
     (tmp_path / "drivers" / "g000001.claim").unlink()
-    with pytest.raises(CheckpointError, match="g000001.claim is gone"):
+    with pytest.raises(CheckpointError, match=r"g000001.claim is gone"):
         opened(tmp_path, takeover=True)
 
 
@@ -144,13 +156,13 @@ def test_the_log_of_another_query_is_refused_by_name(tmp_path: Path) -> None:
     begun(tmp_path / "b")
     name = Path("log") / "g000001-p000001.log"
     (tmp_path / "a" / name).write_bytes((tmp_path / "b" / name).read_bytes())
-    with pytest.raises(CheckpointError, match="g000001-p000001.log is the log of another query"):
+    with pytest.raises(CheckpointError, match=r"g000001-p000001.log is the log of another query"):
         opened(tmp_path / "a", takeover=True)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="cannot be used"):
+    with pytest.raises(CheckpointError, match=r"cannot be used"):
         opened(tmp_path / "file")
 
 

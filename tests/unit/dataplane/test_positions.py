@@ -47,7 +47,9 @@ class Model:
 
     shard_count: int
     channels: list[ChannelKey]
-    rows: dict[tuple[ChannelKey, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    rows: dict[tuple[ChannelKey, int], list[tuple[int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     seen: dict[tuple[ChannelKey, int], int] = field(default_factory=lambda: defaultdict(int))
 
     def publish(self, key: ChannelKey, item: PublishedRows) -> None:
@@ -83,7 +85,10 @@ def stories(draw: st.DrawFn) -> tuple[int, int, list[tuple[str, object]]]:
     channels = draw(st.integers(1, 2))
     counts = st.lists(st.integers(0, 6), min_size=shard_count, max_size=shard_count)
     some_shards = st.lists(st.booleans(), min_size=shard_count, max_size=shard_count)
-    publish = st.tuples(st.just("publish"), st.tuples(st.integers(0, channels - 1), st.integers(1, 2), st.lists(counts, min_size=1, max_size=2)))
+    publish = st.tuples(
+        st.just("publish"),
+        st.tuples(st.integers(0, channels - 1), st.integers(1, 2), st.lists(counts, min_size=1, max_size=2)),
+    )
     take = st.tuples(st.just("take"), st.tuples(st.integers(1, 12), some_shards, some_shards))
     return shard_count, channels, draw(st.lists(st.one_of(publish, take), max_size=30))
 

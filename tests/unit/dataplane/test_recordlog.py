@@ -27,7 +27,15 @@ def checkpoint(tmp_path: Path) -> str:
 
 
 def base(claim: Claim, part: int = 1, **more: object) -> Base:
-    made = Base(paths.FORMAT_VERSION, "q", claim.generation, part, b"id", 0, [ChainBase("a", 0, records.NO_HASH, [], [])])
+    made = Base(
+        paths.FORMAT_VERSION,
+        "q",
+        claim.generation,
+        part,
+        b"id",
+        0,
+        [ChainBase("a", 0, records.NO_HASH, [], [])],
+    )
     return msgspec.structs.replace(made, **more)
 
 
@@ -86,7 +94,7 @@ def test_a_driver_that_lost_the_checkpoint_cannot_append_and_names_the_winner(ch
     writer, _ = started(checkpoint)
     winner = msgspec.structs.replace(ME, pid=4711)
     recordlog.claim_generation(PosixDisk(), checkpoint, winner)
-    with pytest.raises(FencedError, match="generation 2 .process 4711 on host"):
+    with pytest.raises(FencedError, match=r"generation 2 .process 4711 on host"):
         writer.append(chain_of(1, 1))
     with pytest.raises(FencedError):
         writer.start_part(base(msgspec.structs.replace(ME, generation=1), 2))
@@ -114,13 +122,13 @@ def test_a_driver_that_is_overtaken_during_an_append_is_told_before_it_can_publi
 def test_a_part_that_exists_already_is_never_written_over(checkpoint: str) -> None:
     writer, claim = started(checkpoint)
     writer.append(chain_of(1, 1))
-    with pytest.raises(CheckpointError, match="g000001-p000001.log exists"):
+    with pytest.raises(CheckpointError, match=r"g000001-p000001.log exists"):
         LogWriter(PosixDisk(), checkpoint, claim).start_part(base(claim))
     assert len(recordlog.read_tail(PosixDisk(), checkpoint).records) == 1
 
 
-def damaged(checkpoint: str, data: bytes, part: LogPart = LogPart(1, 1)) -> str:
-    path = Path(paths.log(checkpoint, part))
+def damaged(checkpoint: str, data: bytes) -> str:
+    path = Path(paths.log(checkpoint, LogPart(1, 1)))
     path.write_bytes(data)
     return path.name
 
@@ -168,7 +176,7 @@ def test_a_log_put_together_from_others_is_refused_by_name(checkpoint: str, wron
 def test_a_newer_format_is_refused_by_name(checkpoint: str) -> None:
     one = msgspec.structs.replace(ME, generation=1)
     damaged(checkpoint, frame_bytes(FrameKind.BASE, records.encode(base(one, format=99))))
-    with pytest.raises(CheckpointError, match="format 99"):
+    with pytest.raises(CheckpointError, match=r"format 99"):
         recordlog.read_tail(PosixDisk(), checkpoint)
 
 
@@ -176,10 +184,10 @@ def test_a_log_part_that_is_gone_is_missed(checkpoint: str) -> None:
     writer, claim = started(checkpoint)
     writer.start_part(base(claim, 2))
     Path(paths.log(checkpoint, LogPart(1, 2))).unlink()
-    with pytest.raises(CorruptFileError, match="g000001-p000002.log is gone"):
+    with pytest.raises(CorruptFileError, match=r"g000001-p000002.log is gone"):
         recordlog.read_tail(PosixDisk(), checkpoint)
     Path(paths.log(checkpoint, LogPart(1, 1))).unlink()
-    with pytest.raises(CorruptFileError, match="g000001-p000002.log is gone"):
+    with pytest.raises(CorruptFileError, match=r"g000001-p000002.log is gone"):
         recordlog.read_tail(PosixDisk(), checkpoint)
 
 
@@ -232,5 +240,5 @@ def test_a_damaged_claim_is_refused_by_name(checkpoint: str) -> None:
     disk = PosixDisk()
     recordlog.claim_generation(disk, checkpoint, ME)
     Path(paths.claim(checkpoint, 1)).write_bytes(frame_bytes(FrameKind.CLAIM, b"{}"))
-    with pytest.raises(CorruptFileError, match="g000001.claim"):
+    with pytest.raises(CorruptFileError, match=r"g000001.claim"):
         recordlog.read_claim(disk, checkpoint, 1)

@@ -32,7 +32,9 @@ RECORD = Record(
     "count", 3, "epoch", 2, bytes(range(16)), 1_700_000_000_000_000,
     [Group(b"\1\0\3\0", [Range(0, "source", Position(1, 0), Position(4, 2))])], [PART], Stamp(5, 1, 2.0, 3),
 )  # fmt: skip
-BASE = Base(1, "q", 2, 1, b"id", 9, [ChainBase("count", 3, bytes(16), [], [], intent=RECORD, batch=Batch("s", 4))])
+BASE = Base(
+    1, "q", 2, 1, b"id", 9, [ChainBase("count", 3, bytes(16), [], [], intent=RECORD, batch=Batch("s", 4))]
+)
 
 
 def test_a_record_and_a_base_come_back_as_they_were() -> None:

@@ -13,7 +13,9 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), min_size=1, m
 
 
 @given(STEPS, st.floats(0, 30), st.one_of(st.none(), st.integers(0, 200)))
-def test_rows_due_are_the_area_under_the_rate(steps: list[tuple[int, int]], elapsed: float, limit: int | None) -> None:
+def test_rows_due_are_the_area_under_the_rate(
+    steps: list[tuple[int, int]], elapsed: float, limit: int | None
+) -> None:
     arrivals = Arrivals(steps, limit)
     arrivals.resume(0, 1000.0)
     area, left = 0.0, elapsed
@@ -37,7 +39,9 @@ def test_a_stamp_says_when_its_rows_are_due(steps: list[tuple[int, int]], start:
 
 
 @given(STEPS.filter(lambda steps: steps[-1][1] > 0), st.integers(0, 200))
-def test_after_a_restart_the_schedule_goes_on_from_the_committed_row(steps: list[tuple[int, int]], offset: int) -> None:
+def test_after_a_restart_the_schedule_goes_on_from_the_committed_row(
+    steps: list[tuple[int, int]], offset: int
+) -> None:
     arrivals = Arrivals(steps)
     arrivals.resume(offset, 5000.0)
     assert abs(arrivals.due(5000.0) - offset) <= 1

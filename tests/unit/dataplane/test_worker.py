@@ -1,4 +1,4 @@
-"""The work inside a lease: every message has its answer, every failure its kind, and nothing is applied before its record."""
+"""The work inside a lease: every message has its answer, every failure its kind, nothing is applied too early."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ def test_the_same_ranges_give_the_same_bytes_in_another_lease(station: Station) 
     other.handle(station.bring())
     first, second = station.done(station.worker, work), station.done(other, work)
     other.close()
-    assert (first.changed, first.digests, first.delta_bytes) == (second.changed, second.digests, second.delta_bytes)
+    assert (first.changed, first.digests, first.delta_bytes) == (
+        second.changed,
+        second.digests,
+        second.delta_bytes,
+    )
     assert first.delta is not None and second.delta is not None and first.delta.crc == second.delta.crc
     assert [s.extent.crc for s in first.segments] == [s.extent.crc for s in second.segments]
 
@@ -98,11 +102,16 @@ def test_a_function_that_raises_is_the_users_failure(station: Station) -> None:
 
     worker = station.hire("other", with_source(station.program, broken))
     answer = failed(worker.handle(messages.Work("source", 0, 1, 0, 1, offsets=(0, 5))))
-    assert answer.kind == "user" and "source 'source' failed for rows 0 to 5: ValueError: no rows today" in answer.message
+    assert (
+        answer.kind == "user"
+        and "source 'source' failed for rows 0 to 5: ValueError: no rows today" in answer.message
+    )
 
 
 @pytest.mark.parametrize("wrong", ["count", "schema"])
-def test_a_source_that_makes_other_rows_than_asked_for_is_the_users_failure(station: Station, wrong: str) -> None:
+def test_a_source_that_makes_other_rows_than_asked_for_is_the_users_failure(
+    station: Station, wrong: str
+) -> None:
     def broken(start: int, count: int) -> pa.RecordBatch:
         return make_rows(start, count + 1) if wrong == "count" else pa.record_batch({"x": [1] * count})
 
@@ -154,9 +163,13 @@ def test_messages_travel_unchanged(station: Station) -> None:
 def test_joined_slices_keep_the_order_of_pieces_within_a_shard() -> None:
     def piece(shards: list[int], counts: list[int], first: int) -> Slice:
         rows = [{"id": first + at, "k": 0} for at in range(sum(counts))]
-        return Slice(np.array(shards, np.uint16), np.array(counts, np.int64), pa.Table.from_pylist(rows, SOURCE))
+        return Slice(
+            np.array(shards, np.uint16), np.array(counts, np.int64), pa.Table.from_pylist(rows, SOURCE)
+        )
 
-    joined = join_slices([piece([1, 3], [2, 1], 0), piece([0, 3], [1, 2], 10), piece([1], [1], 20)], SOURCE, by_shard=True)
+    joined = join_slices(
+        [piece([1, 3], [2, 1], 0), piece([0, 3], [1, 2], 10), piece([1], [1], 20)], SOURCE, by_shard=True
+    )
     assert joined.shards.tolist() == [0, 1, 3]
     assert joined.offsets.tolist() == [0, 1, 4, 7]
     assert joined.rows.column("id").to_pylist() == [10, 0, 1, 20, 2, 11, 12]

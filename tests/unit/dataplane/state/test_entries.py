@@ -188,7 +188,9 @@ def act(key: KeyState, model: dict[str, Any], name: str, *given: Any) -> None:
         model["tags"][given[0]] = given[1]
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking takes minutes
+@settings(
+    max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)  # shrinking takes minutes
 @given(
     script=st.lists(actions, min_size=60, max_size=120),
     memory_bytes=st.sampled_from([1 << 30, 4000, 0]),
