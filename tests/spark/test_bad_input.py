@@ -14,14 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pytest
-
-import penstock
-from penstock.dataplane import paths
-from penstock.dataplane.disk import PosixDisk, Step
-from penstock.dataplane.frames import FrameKind, decode_frame
-from penstock.dataplane.recordlog import frame_bytes
-from penstock.spark import query as starting
-from penstock.testing_disk import FaultPlan, fail
 from tests.spark.flows import (
     SALES,
     await_rows,
@@ -34,6 +26,14 @@ from tests.spark.flows import (
     sales,
     wait_until,
 )
+
+import penstock
+from penstock.dataplane import paths
+from penstock.dataplane.disk import PosixDisk, Step
+from penstock.dataplane.frames import FrameKind, decode_frame
+from penstock.dataplane.recordlog import frame_bytes
+from penstock.spark import query as starting
+from penstock.testing_disk import FaultPlan, fail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -212,7 +212,7 @@ def test_a_newer_format_is_refused_with_the_file(spark: SparkSession, tmp_path: 
     meta = msgspec.json.decode(bytes(decode_frame(path.read_bytes(), FrameKind.META, str(path))))
     mine = path.read_bytes()
     path.write_bytes(frame_bytes(FrameKind.META, msgspec.json.encode({**meta, "format": 99})))
-    with pytest.raises(penstock.CheckpointError, match="meta has format 99.*newer release"):
+    with pytest.raises(penstock.CheckpointError, match=r"meta has format 99.*newer release"):
         numbered(sales(10)).writeStream.format("noop").option("checkpointLocation", tmp_path).start(spark)
     path.write_bytes(mine)
     with running(numbered(sales(10)), spark, tmp_path) as query:
@@ -298,7 +298,7 @@ def test_a_checkpoint_in_use_is_refused_even_in_the_same_process(spark: SparkSes
 
 def test_spark_connect_is_refused_with_the_reason(tmp_path: Path) -> None:
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(penstock.SessionError, match="Spark Connect.*classic session"):
+    with pytest.raises(penstock.SessionError, match=r"Spark Connect.*classic session"):
         numbered(sales(1)).writeStream.format("noop").option("checkpointLocation", tmp_path).start(connect)
     frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
     with pytest.raises(penstock.SessionError, match="'clicks' is a Spark Connect DataFrame"):
@@ -352,8 +352,9 @@ attempt("two slots and ingest", lambda: counted(penstock.from_dataframe(rate, na
 spark.stop()
 spark = session("local[3]")
 leases.CONNECT_TIMEOUT_S = 3.0
-busy = threading.Thread(target=lambda: spark.sparkContext.parallelize(range(3), 3).foreach(lambda _: time.sleep(12)), daemon=True)
-busy.start()
+def occupy():
+    spark.sparkContext.parallelize(range(3), 3).foreach(lambda _: time.sleep(12))
+threading.Thread(target=occupy, daemon=True).start()
 time.sleep(1.5)
 attempt("busy slots", lambda: counted().start(spark))
 attempt("stopped while it ran", lambda: (q := counted().start(spark), time.sleep(1), spark.stop())[0])

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-import penstock
-from penstock.spark.localcluster import find_python_workers
 from tests.spark.flows import (
     await_rows,
     committed,
@@ -22,6 +19,9 @@ from tests.spark.flows import (
     two_steps,
     wait_until,
 )
+
+import penstock
+from penstock.spark.localcluster import find_python_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,11 +79,11 @@ def test_a_takeover_ends_the_first_query_with_the_winners_name_and_its_leases(
 
 
 def test_two_queries_share_the_slots_of_a_session(spark: SparkSession, tmp_path: Path) -> None:
-    with running(two_steps(2000, rate=2000), spark, tmp_path / "a") as one:
-        with running(two_steps(2000, rate=2000), spark, tmp_path / "b") as other:
-            await_rows(one, 2000)
-            await_rows(other, 2000)
-            assert last_regions([one.table()]) == last_regions([other.table()]) == model_regions(2000)
+    stream = two_steps(2000, rate=2000)
+    with running(stream, spark, tmp_path / "a") as one, running(stream, spark, tmp_path / "b") as other:
+        await_rows(one, 2000)
+        await_rows(other, 2000)
+        assert last_regions([one.table()]) == last_regions([other.table()]) == model_regions(2000)
 
 
 @pytest.mark.usefixtures("no_session")

@@ -1,7 +1,9 @@
-"""The promises that a simulated world holds its drivers to: at every commit, deletion and start, and at the end.
+"""The promises that a simulated world holds its drivers to: at every commit, deletion and start, and at the
+end.
 
-Knows every record that was ever asked for, by hash, so that the one committed line of each chain can be walked back from its head. Reads
-the disk of the world from outside, as a driver that starts at this moment would.
+Knows every record that was ever asked for, by hash, so that the one committed line of each chain can be
+walked back from its head. Reads the disk of the world from outside, as a driver that starts at this moment
+would.
 """
 
 from __future__ import annotations

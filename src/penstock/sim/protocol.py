@@ -1,6 +1,7 @@
 """The record, lease and bring protocol as a deterministic simulation: one seed, one storm, one outcome.
 
-The real engine, log, workers and bring run in a `World`; a simple model and a list of promises judge them. The same seed gives the same trace.
+The real engine, log, workers and bring run in a `World`; a simple model and a list of promises judge them.
+The same seed gives the same trace.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One simulated machine with driver processes and leases, and the things that happen to it.
 
-Kills, zombies, pauses, leases stopped inside their work, driver crashes, take-overs (between events and inside any disk step), power losses,
-I/O errors, crashes at any step, slow syncs, clean-up at odd moments: all drawn from one seed. After the storm everything heals and must
-come to its end.
+Kills, zombies, pauses, leases stopped inside their work, driver crashes, take-overs (between events and
+inside any disk step), power losses, I/O errors, crashes at any step, slow syncs, clean-up at odd moments: all
+drawn from one seed. After the storm everything heals and must come to its end.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class World:
         return self.drivers[-1] if self.drivers and self.drivers[-1].running else None
 
     def start_driver(self) -> None:
-        """Start another driver on the checkpoint, whoever holds it; it may die of the weather while it starts."""
+        """Start another driver on the checkpoint, whoever holds it; it may die of the weather while it
+        starts."""
         self._started += 1
         driver = self._driver_class(
             self._disk_of, CHECKPOINT, self.program, self.settings, rows=self.weather.rows, capacity=self.capacity,

@@ -1,7 +1,8 @@
 """The process that Spark forks its Python workers from, with what a lease needs already imported.
 
-A lease then starts in milliseconds, and leases share the pages of the libraries. Opens nothing: LMDB environments and connections come after the fork.
-Set by `penstock.session()` as `spark.python.daemon.module`; a session without it works too, only slower to lease.
+A lease then starts in milliseconds, and leases share the pages of the libraries. Opens nothing: LMDB
+environments and connections come after the fork. Set by `penstock.session()` as `spark.python.daemon.module`;
+a session without it works too, only slower to lease.
 """
 
 from __future__ import annotations

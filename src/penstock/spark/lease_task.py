@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.dataplane import messages
+from penstock.dataplane.collector import relax_collector
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.program import Program
 from penstock.dataplane.worker import LeaseIdentity, Worker
@@ -65,6 +66,7 @@ def _authenticate(sock: socket.socket, offer: LeaseOffer) -> None:
 
 
 def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
+    relax_collector()
     node_dir = node_directory()
     worker = Worker(
         LeaseIdentity(offer.lease, offer.generation, offer.checkpoint, node_dir), offer.program, PosixDisk()

@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Annotated, Any, NoReturn
 
@@ -416,7 +416,7 @@ def batch_to_rows(batch: pa.RecordBatch | pa.Table, row_class: type[tuple[Any, .
 
 def _tuples(cls: type[tuple[Any, ...]], columns: list[list[Any]]) -> list[Any]:
     rows = zip(*columns, strict=True)
-    return list(rows) if cls is tuple else list(map(partial(tuple.__new__, cls), rows))
+    return list(rows) if cls is tuple else list(map(tuple.__new__, repeat(cls), rows))
 
 
 def _column_values(column: pa.Array | pa.ChunkedArray, name: str) -> list[Any]:

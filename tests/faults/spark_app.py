@@ -1,0 +1,143 @@
+"""A small program for tests that kill things: `penstock run spark_app.py CONFIG`, a driver process of its own on a cluster.
+
+Prints a line of JSON about every twentieth of a second: rows committed and the processes of its leases. Its sink writes every
+sink epoch to a file beside the checkpoint, as a sink that honours the sink epoch would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import penstock
+
+SHARDS = (24, 12)
+
+
+def make_bids(offset: int, count: int) -> pa.RecordBatch:
+    ids = range(offset, offset + count)
+    return pa.record_batch(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "bidder": pa.array([(i * 7919) % 97 for i in ids], pa.int64()),
+            "item": pa.array([f"item {(i * 104_729) % 23}" for i in ids]),
+            "price": pa.array([(i * 31) % 1009 / 4 for i in ids], pa.float64()),
+        }
+    )
+
+
+def follow(key: Any, rows: list[Any], state: Any) -> Any:
+    """Number a bidder's bids; keep the last ones, and the best price per item."""
+    seen = state.seen.get() or 0
+    for row in rows:
+        seen += 1
+        state.best[row.item] = max(row.price, state.best.get(row.item, 0.0))
+        state.last.appendValue(row.id)
+        if len(state.last) > 5:
+            state.last.put(list(state.last)[1:])
+        yield row.id, key.bidder, row.item, seen, state.best[row.item], sum(state.last)
+    state.seen.update(seen)
+
+
+def stream(rows: int, rate: float, pause_s: float = 0.0) -> Any:
+    """Bids, followed per bidder, then counted per item.
+
+    Args:
+        pause_s: a time that each call of the row function takes, so that a process is likely stopped inside its work.
+    """
+
+    def slowly(key: Any, bids: list[Any], state: Any) -> Any:
+        if pause_s:
+            time.sleep(pause_s)
+        return follow(key, bids, state)
+
+    bids = penstock.generate(make_bids, schema="id long, bidder long, item string, price double", rate=rate,
+                             name="bids", limit=rows)  # fmt: skip
+    followed = bids.groupBy("bidder").apply_rows(
+        slowly, name="followed", shards=SHARDS[0],
+        schema="id long, bidder long, item string, seen long, best double, last long",
+        state={"seen": penstock.ValueState("long"), "best": penstock.MapState("string", "double"),
+               "last": penstock.ListState("long")},
+    )  # fmt: skip
+    return followed.groupBy("item").agg(
+        penstock.count(), penstock.sum("last").alias("total"), penstock.max("best").alias("best"),
+        name="items", shards=SHARDS[1],
+    )  # fmt: skip
+
+
+class KillAtStep:
+    """Kills this process, as nothing but SIGKILL does, at the n-th step of its durable I/O."""
+
+    def __init__(self, step: int) -> None:
+        self._left = step
+        self._guard = threading.Lock()
+
+    def before(self, step: Any, path: str) -> None:
+        self._count()
+
+    def after(self, step: Any, path: str) -> None:
+        self._count()
+
+    def _count(self) -> None:
+        with self._guard:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sink_into(folder: Path) -> Any:
+    def put(table: pa.Table, epoch: int) -> None:
+        part = folder / f".{epoch}.{os.getpid()}"
+        part.write_text(json.dumps(table.to_pylist()))
+        target = folder / f"{epoch}.json"
+        if target.exists() and target.read_text() != part.read_text():
+            (folder / f"{epoch}.differs").write_text(part.read_text())
+        part.rename(target)
+
+    return put
+
+
+def main() -> None:
+    given = json.loads(Path(sys.argv[1]).read_text())
+    if given.get("kill_at_step"):
+        from penstock.dataplane.disk import PosixDisk
+        from penstock.spark import query as starting
+
+        kill = KillAtStep(given["kill_at_step"])
+        starting.PosixDisk = lambda: PosixDisk(kill)  # type: ignore[assignment,misc]
+    spark = penstock.session(conf=given["conf"])
+    deadline = time.monotonic() + 60
+    while len(spark.sparkContext._jsc.sc().statusStore().executorList(True)) == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    folder = Path(given["sink"])
+    folder.mkdir(exist_ok=True)
+    writer = stream(given["rows"], given["rate"], given.get("pause_s", 0.0)).writeStream.foreachBatch(sink_into(folder))
+    writer = writer.option("checkpointLocation", given["checkpoint"]).option("retainAll", True)
+    query = writer.options(**given.get("options", {})).start(spark)
+    while query.isActive:
+        rows, pids, ready = query._ask(look)
+        print(json.dumps({"rows": rows, "leases": pids, "ready": ready, "generation": 1}), flush=True)
+        if rows >= given["rows"]:
+            query.processAllAvailable()
+            query.stop()
+            print(json.dumps({"done": True}), flush=True)
+            break
+        time.sleep(0.05)
+
+
+def look(shell: Any) -> tuple[int, dict[str, int], bool]:
+    engine = shell.engine
+    ready = all(bool(run.ready.all()) for run in engine.runs.values())
+    return engine.chains["items"].rows_in, dict(shell.lease_pids), ready
+
+
+if __name__ == "__main__":
+    main()
