@@ -1,7 +1,8 @@
 """One small whole run, crashed before or after any of its disk steps, then restarted and held to its promises.
 
-As an exception, on the simulated disk: the process at that step dies, the others go on. As `os._exit`, on a real one: everything dies in
-a process of its own; what it had committed and handed to the sink stands in a journal beside the checkpoint.
+As an exception, on the simulated disk: the process at that step dies, the others go on. As `os._exit`, on a
+real one: everything dies in a process of its own; what it had committed and handed to the sink stands in a
+journal beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ def some_points(per_step: int) -> list[tuple[int, When]]:
         for step in Step:
             at = [nth for nth, one in enumerate(steps, 1) if one is step]
             gap = (len(at) - 1) / max(1, per_step - 1)
-            points.extend((nth, when) for nth in sorted({at[round(number * gap)] for number in range(per_step) if at}))
+            points.extend(
+                (nth, when) for nth in sorted({at[round(number * gap)] for number in range(per_step) if at})
+            )
     return points
 
 

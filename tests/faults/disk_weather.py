@@ -1,6 +1,7 @@
 """Bad disks: power losses at any step, errors and stalls, clean-up racing with recovery. Each function runs one seed.
 
-Memory state and the simple model for most seeds; every fifth power loss runs row functions on real local state and is checked by replay.
+Memory state and the simple model for most seeds; every fifth power loss runs row functions on real local
+state and is checked by replay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A small program for tests that kill things: `penstock run spark_app.py CONFIG`, a driver process of its own on a cluster.
 
-Prints a line of JSON about every twentieth of a second: rows committed and the processes of its leases. Its sink writes every
-sink epoch to a file beside the checkpoint, as a sink that honours the sink epoch would.
+Prints a line of JSON about every twentieth of a second: rows committed and the processes of its leases. Its sink writes
+every sink epoch to a file beside the checkpoint, as a sink that honours the sink epoch would.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def follow(key: Any, rows: list[Any], state: Any) -> Any:
     state.seen.update(seen)
 
 
-def stream(rows: int, rate: float, pause_s: float = 0.0) -> Any:
+def stream(rows: int, rate: float, pause_s: float = 0.0, cores: int = 2) -> Any:
     """Bids, followed per bidder, then counted per item.
 
     Args:
+        cores: tasks of each operator.
         pause_s: a time that each call of the row function takes, so that a process is likely stopped inside its work.
     """
 
@@ -62,14 +63,14 @@ def stream(rows: int, rate: float, pause_s: float = 0.0) -> Any:
     bids = penstock.generate(make_bids, schema="id long, bidder long, item string, price double", rate=rate,
                              name="bids", limit=rows)  # fmt: skip
     followed = bids.groupBy("bidder").apply_rows(
-        slowly, name="followed", shards=SHARDS[0],
+        slowly, name="followed", shards=SHARDS[0], cores=cores,
         schema="id long, bidder long, item string, seen long, best double, last long",
         state={"seen": penstock.ValueState("long"), "best": penstock.MapState("string", "double"),
                "last": penstock.ListState("long")},
     )  # fmt: skip
     return followed.groupBy("item").agg(
         penstock.count(), penstock.sum("last").alias("total"), penstock.max("best").alias("best"),
-        name="items", shards=SHARDS[1],
+        name="items", shards=SHARDS[1], cores=cores,
     )  # fmt: skip
 
 
@@ -115,16 +116,26 @@ def main() -> None:
         starting.PosixDisk = lambda: PosixDisk(kill)  # type: ignore[assignment,misc]
     spark = penstock.session(conf=given["conf"])
     deadline = time.monotonic() + 60
-    while len(spark.sparkContext._jsc.sc().statusStore().executorList(True)) == 0 and time.monotonic() < deadline:
+    while (
+        len(spark.sparkContext._jsc.sc().statusStore().executorList(True)) == 0
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     folder = Path(given["sink"])
     folder.mkdir(exist_ok=True)
-    writer = stream(given["rows"], given["rate"], given.get("pause_s", 0.0)).writeStream.foreachBatch(sink_into(folder))
-    writer = writer.option("checkpointLocation", given["checkpoint"]).option("retainAll", True)
+    bids = stream(given["rows"], given["rate"], given["pause_s"], given["cores"])
+    writer = (
+        bids.writeStream.foreachBatch(sink_into(folder))
+        .option("checkpointLocation", given["checkpoint"])
+        .option("retainAll", True)
+    )
     query = writer.options(**given.get("options", {})).start(spark)
     while query.isActive:
-        rows, pids, ready = query._ask(look)
-        print(json.dumps({"rows": rows, "leases": pids, "ready": ready, "generation": 1}), flush=True)
+        seen = query._ask(look)
+        if seen is None:
+            continue  # it is ending
+        rows, pids, ready = seen
+        print(json.dumps({"rows": rows, "leases": pids, "ready": ready}), flush=True)
         if rows >= given["rows"]:
             query.processAllAvailable()
             query.stop()

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.faults import spark_app
+
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.program import Program
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.processes import descendants
 from penstock.testing_checks import check_schedule
 from penstock.testing_replay import replay
-from tests.faults import spark_app
 
 HERE = Path(__file__).parent
 WORKERS, CORES = 2, 3
@@ -33,6 +34,16 @@ def cluster() -> Iterator[LocalCluster]:
     """The one cluster, with watched Python workers."""
     with LocalCluster(workers=WORKERS, cores=CORES, memory="768m") as found:
         yield found
+
+
+def watched_settings(on: LocalCluster, log: Path) -> dict[str, str]:
+    """Settings that make Python workers watch which paths they touch, and note trespasses in a file."""
+    path = os.pathsep.join(filter(None, [str(HERE / "audit"), os.environ.get("PYTHONPATH", "")]))
+    return {
+        "spark.executorEnv.PYTHONPATH": path,
+        "spark.executorEnv.PENSTOCK_TEST_NODES": str(on.directory),
+        "spark.executorEnv.PENSTOCK_TEST_NODES_LOG": str(log),
+    }
 
 
 def violations(found: LocalCluster) -> str:
@@ -67,6 +78,7 @@ class Run:
     rows: int
     rate: float
     pause_s: float = 0.0
+    cores: int = 2
     options: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -120,15 +132,10 @@ class Driver:
         options = {**run.options, **more.pop("options", {})}  # type: ignore[dict-item]
         config = run.folder / f"config-{time.monotonic_ns()}.json"
         config.touch(mode=0o600)
-        audit = {
-            "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(HERE / "audit"), os.environ.get("PYTHONPATH", "")]),
-            "spark.executorEnv.PENSTOCK_TEST_NODES": str(on.directory),
-            "spark.executorEnv.PENSTOCK_TEST_NODES_LOG": str(on.directory / "violations"),
-        }
-        conf = {**on.conf(), **audit, "spark.cores.max": str(nodes * CORES), "spark.driver.memory": "512m"}
-        conf["spark.executor.memory"] = "512m"
+        conf = {**on.conf(), **watched_settings(on, on.directory / "violations"), "spark.executor.memory": "512m",
+                "spark.cores.max": str(nodes * CORES), "spark.driver.memory": "512m"}  # fmt: skip
         given = {"conf": conf, "checkpoint": str(run.checkpoint), "sink": str(run.folder / "sink"), "rows": run.rows,
-                 "rate": run.rate, "pause_s": run.pause_s, "options": options, **more}  # fmt: skip
+                 "rate": run.rate, "pause_s": run.pause_s, "cores": run.cores, "options": options, **more}  # fmt: skip
         config.write_text(json.dumps(given))
         self.errors = run.folder / f"{config.stem}.err"
         with self.errors.open("wb") as errors:

@@ -7,10 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-
-from penstock.dataplane.disk import PosixCalls, Step, StepDisk
-from penstock.dataplane.recordlog import LogWriter
-from penstock.testing_disk import When
 from tests.faults.crash_runs import (
     Sides,
     Trial,
@@ -20,6 +16,10 @@ from tests.faults.crash_runs import (
     trace_steps,
 )
 from tests.faults.zombie_runs import scratch
+
+from penstock.dataplane.disk import PosixCalls, Step, StepDisk
+from penstock.dataplane.recordlog import LogWriter
+from penstock.testing_disk import When
 
 STEP_OF = {
     "mkdir": Step.MKDIR, "create": Step.CREATE, "write": Step.WRITE, "sync": Step.SYNC, "sync_dir": Step.SYNC_DIR,
@@ -56,7 +56,9 @@ def test_every_call_to_the_system_stands_between_two_fail_points() -> None:
 
     with scratch() as folder:
         disk = StepDisk(Counted(), sides, lambda: "w")
-        Trial(lambda _name: disk, StepDisk(PosixCalls(), None, lambda: "o"), str(folder / "checkpoint")).live()
+        Trial(
+            lambda _name: disk, StepDisk(PosixCalls(), None, lambda: "o"), str(folder / "checkpoint")
+        ).live()
     assert calls == Counter(sides.seen[When.BEFORE])
     assert set(calls) == set(Step)
 
@@ -78,6 +80,8 @@ def test_a_process_that_exits_at_a_step_loses_nothing_and_repeats_nothing() -> N
     assert not failures(some_points(1), crash)
 
 
-def test_records_that_were_acknowledged_and_never_written_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_were_acknowledged_and_never_written_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(LogWriter, "append", lambda self, encoded: None)
     assert failures([(200, When.BEFORE)], crash_by_exception)

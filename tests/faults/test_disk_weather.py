@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+from tests.faults.disk_weather import BAD_DISK, RACING, bad_disk, clean_up_race, power_loss
 
 from penstock.sim.protocol import simulate
 from penstock.testing_disk import SimDisk
-from tests.faults.disk_weather import BAD_DISK, RACING, bad_disk, clean_up_race, power_loss
 
 
 def wrong_seeds(check: Callable[[int], str | None], count: int) -> list[str]:
@@ -35,7 +35,12 @@ def test_a_disk_with_errors_and_stalls_never_leaves_a_partial_commit() -> None:
 
 
 def test_one_call_in_twenty_of_the_bad_disk_fails_or_stalls() -> None:
-    met = [what for seed in range(3) for what, times in simulate(seed, BAD_DISK).happened.items() for _ in range(times)]
+    met = [
+        what
+        for seed in range(3)
+        for what, times in simulate(seed, BAD_DISK).happened.items()
+        for _ in range(times)
+    ]
     assert sum(what.startswith("error") for what in met) > 10
     assert sum(what.startswith("stall") for what in met) > 5
     assert {"error before sync", "error after sync"} & set(met)

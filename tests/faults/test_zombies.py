@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from penstock.sim.lease import Gate
 from tests.faults import zombie_runs
 from tests.faults.zombie_runs import zombie
+
+from penstock.sim.lease import Gate
 
 
 @pytest.mark.parametrize("seed", range(9))

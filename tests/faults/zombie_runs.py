@@ -1,6 +1,7 @@
-"""Leases that go on after they were given up: late answers, and work stopped at some disk step while the query goes on without it.
+"""Leases that go on after they were given up: late answers, and work stopped at some disk step.
 
-Runs on real files and real local state. What was committed before the zombie wakes must be the same bytes afterwards.
+Runs on real files and real local state. What was committed before the zombie wakes must be the same bytes
+afterwards.
 """
 
 from __future__ import annotations

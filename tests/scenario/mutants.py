@@ -1,7 +1,7 @@
 """Loads the package afresh with some source text changed, so that a planted bug runs inside the real code.
 
-Only for as long as the block lasts; what was imported before is put back. A text that is not found exactly once is an error: a mutation that no
-longer applies must not pass for one that was found.
+Only for as long as the block lasts; what was imported before is put back. A text that is not found exactly
+once is an error: a mutation that no longer applies must not pass for one that was found.
 """
 
 from __future__ import annotations

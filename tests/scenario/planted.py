@@ -1,4 +1,4 @@
-"""Twenty planted bugs that the protocol simulation must find; fourteen are changes of real lines, six faulty shells or disks."""
+"""Twenty planted bugs that the protocol simulation must find; most change real lines, six are faulty shells or disks."""
 
 from __future__ import annotations
 

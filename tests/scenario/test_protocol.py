@@ -53,5 +53,8 @@ def test_there_are_twenty_planted_bugs_and_half_of_them_change_real_lines() -> N
 
 
 def test_a_mutation_that_no_longer_applies_is_an_error() -> None:
-    with pytest.raises(AssertionError, match="not once"), mutated({"penstock.dataplane.bring": [("no such line", "")]}):
+    with (
+        pytest.raises(AssertionError, match="not once"),
+        mutated({"penstock.dataplane.bring": [("no such line", "")]}),
+    ):
         pass

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from concurrent.futures import ProcessPoolExecutor
 
-from penstock.testing_disk import When
 from tests.faults.crash_runs import all_points, crash_by_exception, crash_by_exit
 from tests.faults.disk_weather import bad_disk as bad_disk_seed
 from tests.faults.disk_weather import clean_up_race, power_loss
 from tests.faults.zombie_runs import scratch, zombie
 from tests.torture.report import Report, over_seeds
+
+from penstock.testing_disk import When
 
 CHUNK = 100
 
@@ -34,7 +35,11 @@ def crash_at_every_step(count: int, seed: int, report: Report) -> None:
                 part = f"{name}, points {first + 1} to {first + len(chosen)} of {len(points)}"
                 if report.wanted(part):
                     found = list(pool.map(check, chosen, chunksize=4))
-                    wrong = [f"{when} step {nth}: {what}" for (nth, when), what in zip(chosen, found, strict=True) if what]
+                    wrong = [
+                        f"{when} step {nth}: {what}"
+                        for (nth, when), what in zip(chosen, found, strict=True)
+                        if what
+                    ]
                     report.note(part, len(found), len(found) - len(wrong), wrong)
 
 

@@ -1,6 +1,7 @@
 """What came of each part of a torture run: appended to a state file as it goes, so that a run can be resumed.
 
-A part that passed is not run again for the same code. Time is shared by all suites: when it is up, no part is wanted any more.
+A part that passed is not run again for the same code. Time is shared by all suites: when it is up, no part is wanted
+any more.
 """
 
 from __future__ import annotations
@@ -81,10 +82,16 @@ class Report:
 
     def finished(self) -> list[Part]:
         """Parts of this run that are done, now or earlier."""
-        return [self._state.parts[self.test, part] for part in sorted(self._seen) if (self.test, part) in self._state.parts]
+        return [
+            self._state.parts[self.test, part]
+            for part in sorted(self._seen)
+            if (self.test, part) in self._state.parts
+        ]
 
 
-def over_seeds(report: Report, check: Check, count: int, seed: int, chunk: int = 50, workers: int | None = None) -> None:
+def over_seeds(
+    report: Report, check: Check, count: int, seed: int, chunk: int = 50, workers: int | None = None
+) -> None:
     """Run `check` for `count` seeds from `seed` on, in chunks that are parts, on all cores."""
     chunks = [range(first, min(first + chunk, seed + count)) for first in range(seed, seed + count, chunk)]
     with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
@@ -92,7 +99,9 @@ def over_seeds(report: Report, check: Check, count: int, seed: int, chunk: int =
             part = f"seeds {seeds.start} to {seeds.stop - 1}"
             if report.wanted(part):
                 found = list(pool.map(check, seeds, chunksize=max(1, len(seeds) // 16)))
-                wrong = [f"seed {one}: {what}" for one, what in zip(seeds, found, strict=True) if what is not None]
+                wrong = [
+                    f"seed {one}: {what}" for one, what in zip(seeds, found, strict=True) if what is not None
+                ]
                 report.note(part, len(found), len(found) - len(wrong), wrong)
 
 

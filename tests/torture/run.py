@@ -1,7 +1,8 @@
 """`make torture`: the reliability tests at full counts. Resumable, an hour at most.
 
-A suite is a function `run(count, seed, report)`. It asks `report.wanted(part)` before a part and says `report.note(part, tried, passed, details)` after it.
-To add one, write it in a module beside this one and put a line into SUITES.
+A suite is a function `run(count, seed, report)`. It asks `report.wanted(part)` before a part and says
+`report.note(part, tried, passed, details)` after it. To add one, write it in a module beside this one and put
+a line into SUITES.
 """
 
 from __future__ import annotations
@@ -38,11 +39,20 @@ class Suite:
 
 
 SUITES: tuple[Suite, ...] = (
+    Suite("1", "the driver killed at seeded points, on Spark", 30, "tests.torture.spark_kills:killed_drivers", 1),
+    Suite("2", "Python workers and Spark executors killed", 30, "tests.torture.spark_kills:killed_leases", 2),
+    Suite("5-spark", "leases stopped inside their work, on Spark", 6, "tests.torture.spark_kills:stopped_leases", 5),
+    Suite("6", "two drivers, one paused for a minute, on Spark", 1, "tests.torture.spark_kills:paused_driver", 6),
     Suite("3", "crash before and after every named I/O step", 0, "tests.torture.disk:crash_at_every_step"),
     Suite("4", "power loss, un-synced writes dropped", 100, "tests.torture.disk:power_loss_suite"),
     Suite("5", "zombie leases, and leases stopped inside their work", 60, "tests.torture.disk:zombies"),
     Suite("7", "bit flips, 1,000 positions per kind", 10_000, "tests.torture.damage:bit_flips"),
-    Suite("8", "files cut at every byte, deleted, swapped, stale, foreign", 0, "tests.torture.damage:damaged_files"),
+    Suite(
+        "8",
+        "files cut at every byte, deleted, swapped, stale, foreign",
+        0,
+        "tests.torture.damage:damaged_files",
+    ),
     Suite("9", "local state damaged, deleted", 900, "tests.torture.damage:damaged_local_state"),
     Suite("10", "ENOSPC, EIO and stalls at 5 % of calls", 200, "tests.torture.disk:bad_disk"),
     Suite("11", "clean-up racing with recovery", 100, "tests.torture.disk:clean_up_races"),
@@ -55,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the reliability tests at full counts.")
     parser.add_argument("--only", default="", help="tests to run, for example 3,7,12")
     parser.add_argument("--json", default="", help="file to write the result to")
-    parser.add_argument("--state", default=str(ROOT / ".torture" / "state.jsonl"), help="file that remembers what passed")
+    parser.add_argument(
+        "--state", default=str(ROOT / ".torture" / "state.jsonl"), help="file that remembers what passed"
+    )
     parser.add_argument("--minutes", type=float, default=MINUTES, help="time for everything")
     parser.add_argument("--count", type=int, default=0, help="cases per test, instead of the full count")
     given = parser.parse_args(arguments)
@@ -65,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no test {given.only}; there are {', '.join(suite.test for suite in SUITES)}")
     started = time.monotonic()
     state = State(Path(given.state), code_now())
-    results = {suite.test: run_suite(suite, state, started + 60 * given.minutes, given.count) for suite in chosen}
+    results = {
+        suite.test: run_suite(suite, state, started + 60 * given.minutes, given.count) for suite in chosen
+    }
     if given.json:
         whole = {"code": code_now(), "seconds": round(time.monotonic() - started, 1), "tests": results}
         Path(given.json).write_text(json.dumps(whole, indent=2) + "\n")

@@ -173,6 +173,11 @@ def find_rate(
     return runs
 
 
+def middle(runs: list[Held]) -> Held:
+    """Return the run of median rate, so that its rate and its latency belong together."""
+    return sorted(runs, key=lambda run: run.rate_per_s)[len(runs) // 2]
+
+
 def best_held(runs: list[Held], bound_ms: float) -> Held | None:
     """Return the run with the highest rate that held the bound."""
     return max((run for run in runs if run.holds(bound_ms)), key=lambda run: run.rate_per_s, default=None)

@@ -32,6 +32,8 @@ Part: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 T = TypeVar("T")
 
 TEMP_SUFFIX = ".tmp"
+PROBE = ".writable-"
+"""Begins the names of files by which a start finds out whether it may write."""
 _IOV_MAX = 1024
 _READ_MAX = 1 << 30
 
@@ -609,7 +611,7 @@ def check_writable(path: str, disk: Disk | None = None) -> None:
         CheckpointError: the directory cannot be made or written, or has no hard links; names it and the fix.
     """
     disk = disk or PosixDisk()
-    probe = os.path.join(path, f".writable-{os.getpid():x}-{time.time_ns():x}")
+    probe = os.path.join(path, f"{PROBE}{os.getpid():x}-{time.time_ns():x}")
     try:
         disk.make_dirs(path)
         disk.create_exclusive(probe, b"")

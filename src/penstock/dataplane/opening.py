@@ -19,11 +19,11 @@ import msgspec
 
 from penstock.dataplane import paths, recordlog
 from penstock.dataplane.chains import Chains
-from penstock.dataplane.disk import Disk, check_writable
+from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.recordlog import Claim, frame_bytes
-from penstock.errors import CheckpointError, PenstockError
+from penstock.errors import CheckpointError, PenstockError, StorageError
 
 
 class StageIdentity(msgspec.Struct, frozen=True):
@@ -112,6 +112,7 @@ def open_checkpoint(
     _check_claimed(disk, checkpoint)
     claim = recordlog.claim_generation(disk, checkpoint, who)
     recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall()))
+    _drop_leftovers(disk, checkpoint)
     try:
         chains, fresh = _load(disk, checkpoint, program, meta)
     except PenstockError:
@@ -120,6 +121,15 @@ def open_checkpoint(
         raise
     identity = hashlib.blake2b(msgspec.json.encode(meta), digest_size=8).digest()
     return Opened(checkpoint, meta.query, claim, chains, identity, fresh)
+
+
+def _drop_leftovers(disk: Disk, checkpoint: str) -> None:
+    """Delete what drivers left half written beside the log and the data; those folders have clean-ups of their own."""
+    with contextlib.suppress(StorageError):  # the next start tries again
+        for folder in (checkpoint, paths.drivers(checkpoint)):
+            for name in disk.list(folder):
+                if is_temp(name) or name.startswith(PROBE):
+                    disk.delete(f"{folder}/{name}")
 
 
 def _load(disk: Disk, checkpoint: str, program: Program, meta: Meta) -> tuple[Chains, bool]:

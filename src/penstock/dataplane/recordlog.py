@@ -8,7 +8,8 @@ own with a base, which makes everything an older one may still append unreachabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -17,7 +18,7 @@ from penstock.dataplane import paths, records
 from penstock.dataplane.disk import AppendFile, Disk, is_temp
 from penstock.dataplane.frames import Frame, FrameKind, ScanEnd, decode_frame, encode_frame, scan_frames
 from penstock.dataplane.tornness import is_damaged_tail
-from penstock.errors import CheckpointError, CorruptFileError, FencedError
+from penstock.errors import CheckpointError, CorruptFileError, FencedError, StorageError
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -113,7 +114,30 @@ def read_heartbeat(disk: Disk, checkpoint: str) -> Heartbeat | None:
 
 
 def write_heartbeat(disk: Disk, checkpoint: str, heartbeat: Heartbeat) -> None:
-    disk.put(paths.heartbeat(checkpoint), frame_bytes(FrameKind.CLAIM, msgspec.json.encode(heartbeat)))
+    """Replace the heartbeat. Raises FencedError when it fails because a newer driver has cleaned up behind this one."""
+    with naming_the_winner(disk, checkpoint, heartbeat.claim):
+        disk.put(paths.heartbeat(checkpoint), frame_bytes(FrameKind.CLAIM, msgspec.json.encode(heartbeat)))
+
+
+def check_claim(disk: Disk, checkpoint: str, claim: Claim) -> None:
+    """Raise FencedError, naming the winner, when a newer generation has been claimed."""
+    if disk.size(paths.claim(checkpoint, claim.generation + 1)) is None:
+        return
+    winner = read_claim(disk, checkpoint, newest_generation(disk, checkpoint))
+    raise FencedError(
+        f"The checkpoint {checkpoint} was taken over by {winner}; this query (generation "
+        f"{claim.generation}) has ended and wrote nothing after that."
+    )
+
+
+@contextmanager
+def naming_the_winner(disk: Disk, checkpoint: str, claim: Claim) -> Iterator[None]:
+    """Turn a failure into FencedError when a newer driver is there: it may have deleted what was being written."""
+    try:
+        yield
+    except StorageError:
+        check_claim(disk, checkpoint, claim)
+        raise
 
 
 def resolve_holder(
@@ -250,6 +274,10 @@ class LogWriter:
 
     def start_part(self, base: records.Base) -> paths.LogPart:
         """Begin the next part with this base; durable, and not fenced, on return."""
+        with naming_the_winner(self._disk, self._checkpoint, self._claim):
+            return self._start_part(base)
+
+    def _start_part(self, base: records.Base) -> paths.LogPart:
         self.check_claim()
         part = paths.LogPart(self._claim.generation, base.part)
         data = frame_bytes(FrameKind.BASE, records.encode(base))
@@ -288,14 +316,7 @@ class LogWriter:
 
     def check_claim(self) -> None:
         """Raise FencedError, naming the winner, when a newer generation has been claimed."""
-        newer = paths.claim(self._checkpoint, self._claim.generation + 1)
-        if self._disk.size(newer) is None:
-            return
-        winner = read_claim(self._disk, self._checkpoint, newest_generation(self._disk, self._checkpoint))
-        raise FencedError(
-            f"The checkpoint {self._checkpoint} was taken over by {winner}; this query (generation "
-            f"{self._claim.generation}) has ended and wrote nothing after that."
-        )
+        check_claim(self._disk, self._checkpoint, self._claim)
 
     def close(self) -> None:
         if self._file is not None:

@@ -45,7 +45,7 @@ def shard_of_row(spec: StageSpec, producer: StageSpec, row: Row) -> int:
     if not spec.keys:
         return 0
     (key,) = spec.keys
-    value = row[producer.schema.get_field_index(key)]
+    value = int(row[producer.schema.get_field_index(key)])
     return _shard_table(max(KEYS, GROUPS), spec.shards)[value]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from penstock.dataplane import paths, records
 from penstock.dataplane.chains import Chains
-from penstock.dataplane.disk import Disk
+from penstock.dataplane.disk import PROBE, Disk, is_temp
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import read_tail
 from penstock.dataplane.records import Record
@@ -92,7 +92,10 @@ class Promises:
                 durable = self._distrusted.get(path, self._synced.get(path))
                 if durable is None:
                     continue  # nobody watches the syncs of this disk
-                require(extent.offset + extent.length <= durable, f"{place} names bytes of {path} that no sync vouches for")
+                require(
+                    extent.offset + extent.length <= durable,
+                    f"{place} names bytes of {path} that no sync vouches for",
+                )
 
     def _see_deleting(self, driver: Driver, doomed: list[str]) -> None:
         """Files are about to be deleted: none of them is named by what a driver that starts now reads."""
@@ -158,6 +161,12 @@ class Promises:
         require(handed == set(model.sink_rows), "a sink epoch was done and never handed over")
         ids = sorted(row[0] for rows in model.sink_rows.values() for row in rows)
         require(ids == list(range(self._rows)), "the sink did not get every row exactly once")
+
+    def check_leftovers(self) -> None:
+        """Right after a start: nothing half written is left of those before it."""
+        for folder in (self._checkpoint, paths.drivers(self._checkpoint)):
+            left = [name for name in self._machine.list(folder) if is_temp(name) or name.startswith(PROBE)]
+            require(not left, f"half-written files in {folder}: {left}")
 
     def check_files(self, driver: Driver) -> None:
         """After two rounds of clean-up, nothing is left that nobody needs."""

@@ -30,6 +30,7 @@ class Outcome:
 
 def weather_of(seed: int) -> Weather:
     """Seeds take turns: trouble with leases alone, with drivers, with the disk, with everything."""
+    actions: tuple[str, ...]
     match seed % 4:
         case 0:
             return Weather(0.0, 0.0, 0.0, actions=LEASE_ACTIONS, disturbances_per_s=40.0)

@@ -319,6 +319,7 @@ class World:
     def _check_from_disk(self) -> None:
         """Everything once more from the disk alone: all shards brought, all digests compared."""
         self.start_driver()
+        self.promises.check_leftovers()
         last = self.drivers[-1]
         last.run_until(lambda: all(run.ready.all() for run in last.engine.runs.values()), CALM_S)
         up = last.running and last.drained()

@@ -15,7 +15,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from typing import Annotated, Any, NoReturn
 
 import msgspec

@@ -1,0 +1,138 @@
+"""What is killed, stopped and paused on the cluster, and when; each scenario is seeded and yields once per disturbance."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults.spark_runs import Run, changed_since, driver, violations, written_bytes
+
+from penstock.dataplane import paths, recordlog
+from penstock.dataplane.disk import PosixDisk
+from penstock.spark.localcluster import LocalCluster
+from penstock.testing_checks import check_schedule
+
+ROWS_A_KILL = 3000
+"""More than a driver or the leases get through between two disturbances."""
+
+
+def kill_drivers(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterator[str]:
+    """Kill the driver `count` times, at the n-th step of its durable I/O or after so many rows, then let one finish."""
+    rng = random.Random(seed)
+    run = Run(folder, rows=ROWS_A_KILL * count + 2000, rate=2500.0)
+    for number in range(count):
+        step = int(10 ** rng.uniform(0.5, 2.9)) if number % 2 == 0 else 0
+        with driver(on, run, nodes=1, kill_at_step=step) as one:
+            if step:
+                one.wait(lambda one=one: one.process.poll() is not None, 120)
+                assert one.process.returncode == -signal.SIGKILL, one.said()
+            else:
+                goal = _rows_so_far(run) + rng.randrange(1, 1500)
+                one.wait(lambda one=one, goal=goal: one.rows >= goal)
+            one.kill()
+        if list(run.checkpoint.glob("log/*.log")):
+            check_schedule(str(run.checkpoint), run.program())
+            assert not doubled_records(run.checkpoint)
+        assert not violations(on)
+        yield f"at step {step}" if step else "after some rows"
+    with driver(on, run, nodes=1) as last:
+        assert last.finish(120 + run.rows / run.rate) == 0, last.said()
+    run.check()
+    assert not doubled_records(run.checkpoint)
+
+
+def _rows_so_far(run: Run) -> int:
+    if not list(run.checkpoint.glob("log/*.log")):
+        return 0
+    line = check_schedule(str(run.checkpoint), run.program())
+    return sum(part.rows_in for record in line.of("items") for part in record.parts)
+
+
+def doubled_records(checkpoint: Path) -> list[tuple[str, int, str]]:
+    """Epochs that have two records, in whatever parts of the log; dead drivers leave none behind."""
+    disk = PosixDisk()
+    seen: set[tuple[str, int, str]] = set()
+    twice = []
+    parts = (paths.parse_log(path.name) for path in sorted(checkpoint.glob("log/*.log")))
+    for part in parts:
+        assert part is not None
+        for record, _ in recordlog.read_part(disk, str(checkpoint), part).records:
+            name = (record.chain, record.epoch, record.kind)
+            twice += [name] if name in seen else []
+            seen.add(name)
+    return twice
+
+
+def kill_leases(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterator[str]:
+    """Kill a lease's Python worker, and every third time a whole Spark executor, while the query runs."""
+    rng = random.Random(seed)
+    run = Run(folder, rows=ROWS_A_KILL * count // 2 + 3000, rate=1500.0)
+    with driver(on, run) as one:
+        for number in range(count):
+            goal = one.rows + rng.randrange(100, 900)
+            one.wait(lambda goal=goal: one.rows >= min(goal, run.rows - 1) and one.last["ready"])
+            victims = one.lease_pids if number % 3 != 2 else sorted(on.executor_pids())
+            victim = rng.choice(victims)
+            leases = dict(one.last["leases"])
+            os.kill(victim, signal.SIGKILL)
+            killed = time.monotonic()
+            one.wait(lambda leases=leases: bool(set(leases) - set(one.last["leases"])), 30)
+            one.wait(lambda: bool(one.last["ready"]), 60)
+            assert not violations(on)
+            yield f"{'lease' if number % 3 != 2 else 'executor'}, ready after {time.monotonic() - killed:.1f} s"
+        assert one.finish(60 + run.rows / run.rate) == 0, one.said()
+    assert one.done
+    run.check()
+
+
+def stop_leases(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterator[str]:
+    """Stop a lease inside its work until it is replaced, then let it go on: nothing that was committed changes."""
+    rng = random.Random(seed)
+    options = {"leaseTimeoutSeconds": 3}
+    run = Run(folder, rows=4000 * count + 2000, rate=1000.0, pause_s=0.002, cores=1, options=options)
+    with driver(on, run) as one:
+        for _ in range(count):
+            goal = one.rows + rng.randrange(100, 700)
+            one.wait(lambda goal=goal: one.rows >= min(goal, run.rows - 1) and one.last["ready"])
+            leases = dict(one.last["leases"])
+            name = rng.choice(sorted(leases))
+            os.kill(leases[name], signal.SIGSTOP)
+            one.wait(lambda name=name: name not in one.last["leases"], 30)
+            one.wait(lambda leases=leases: len(one.last["leases"]) == len(leases) and one.last["ready"], 30)
+            before = written_bytes(run.checkpoint)
+            try:
+                os.kill(leases[name], signal.SIGCONT)
+                what = "went on after it was replaced"
+            except ProcessLookupError:
+                what = "had been ended by Spark before it could go on"
+            time.sleep(0.5)
+            assert not changed_since(before)
+            yield what
+        assert one.finish(90 + run.rows / run.rate) == 0, one.said()
+    run.check()
+
+
+def two_drivers(on: LocalCluster, folder: Path, pause_s: float) -> None:
+    """Pause a driver, let a second one take its checkpoint over, resume the first: it ends, and only one line is there."""
+    run = Run(folder, rows=4000 + int(500 * pause_s), rate=500.0)
+    with driver(on, run, nodes=1) as first:
+        first.wait(lambda: first.rows > 300 and first.last["ready"])
+        leases = first.lease_pids
+        os.kill(first.process.pid, signal.SIGSTOP)
+        paused = time.monotonic()
+        with driver(on, run, nodes=1, options={"takeover": True}) as second:
+            second.wait(
+                lambda: second.rows > first.rows + 300 and time.monotonic() - paused > pause_s, 120 + pause_s
+            )
+            os.kill(first.process.pid, signal.SIGCONT)
+            assert first.finish(30) == 1, first.said()
+            said = first.said()
+            assert f"taken over by driver generation 2 (process {second.process.pid}" in said, said
+            first.await_gone(leases)
+            assert second.finish(90 + run.rows / run.rate) == 0, second.said()
+    run.check()
+    assert not violations(on)
