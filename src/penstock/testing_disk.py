@@ -234,8 +234,9 @@ class _File:
         self.data = bytearray()
         self.synced_bytes = 0
 
-    def lose_power(self, rng: random.Random) -> None:
-        kept = rng.choice((_lose_tail, _keep_tail, _keep_prefix, _keep_torn_blocks))
+    def lose_power(self, rng: random.Random, stale_blocks: bool = True) -> None:
+        torn = _keep_stale_blocks if stale_blocks else _keep_zero_blocks
+        kept = rng.choice((_lose_tail, _keep_tail, _keep_prefix, torn))
         self.data[self.synced_bytes :] = kept(bytes(self.data[self.synced_bytes :]), self.synced_bytes, rng)
         self.synced_bytes = len(self.data)
 
@@ -252,7 +253,15 @@ def _keep_prefix(tail: bytes, start: int, rng: random.Random) -> bytes:
     return tail[: rng.randint(0, len(tail))]
 
 
-def _keep_torn_blocks(tail: bytes, start: int, rng: random.Random) -> bytes:
+def _keep_zero_blocks(tail: bytes, start: int, rng: random.Random) -> bytes:
+    return _keep_torn_blocks(tail, start, rng, lambda size: bytes(size))
+
+
+def _keep_stale_blocks(tail: bytes, start: int, rng: random.Random) -> bytes:
+    return _keep_torn_blocks(tail, start, rng, rng.randbytes)
+
+
+def _keep_torn_blocks(tail: bytes, start: int, rng: random.Random, stale: Callable[[int], bytes]) -> bytes:
     """Keep the length of a prefix, but only some of its blocks; the others hold zeros or old bytes."""
     torn = bytearray(_keep_prefix(tail, start, rng))
     for block in range(start // BLOCK_BYTES, (start + len(torn)) // BLOCK_BYTES + 1):
@@ -261,7 +270,7 @@ def _keep_torn_blocks(tail: bytes, start: int, rng: random.Random) -> bytes:
             case 0:
                 torn[low:high] = bytes(high - low)
             case 1:
-                torn[low:high] = rng.randbytes(high - low)
+                torn[low:high] = stale(high - low)
     return bytes(torn)
 
 
@@ -312,8 +321,11 @@ class _Folder:
 class SimDevice:
     """The files of one simulated machine, shared by the disks of all its processes."""
 
-    def __init__(self, seed: int, capacity_bytes: int | None, short_write_ratio: float) -> None:
+    def __init__(
+        self, seed: int, capacity_bytes: int | None, short_write_ratio: float, stale_blocks: bool = True
+    ) -> None:
         self.rng = random.Random(seed)
+        self.stale_blocks = stale_blocks
         self.root = _Folder()
         self.lock = threading.RLock()
         self.boots = 0
@@ -380,7 +392,7 @@ class SimDevice:
         for folder in self.folders():
             folder.lose_power(rng)
         for file in self.files():
-            file.lose_power(rng)
+            file.lose_power(rng, self.stale_blocks)
 
 
 class SimCalls:
@@ -487,6 +499,8 @@ class SimDisk(StepDisk):
         faults: interferes with the steps of this process.
         capacity_bytes: writes past it are cut short, then fail with ENOSPC.
         short_write_ratio: part of the writes that take only some of the bytes, as a write may at any time.
+        stale_blocks: after a power loss, lost blocks may read as any bytes, as on a file system that does not order
+            data before sizes; otherwise they read as zeros.
     """
 
     def __init__(
@@ -496,9 +510,10 @@ class SimDisk(StepDisk):
         *,
         capacity_bytes: int | None = None,
         short_write_ratio: float = 0.0,
+        stale_blocks: bool = True,
         device: SimDevice | None = None,
     ) -> None:
-        self.device = device or SimDevice(seed, capacity_bytes, short_write_ratio)
+        self.device = device or SimDevice(seed, capacity_bytes, short_write_ratio, stale_blocks)
         self.device.processes += 1
         name = f"p{self.device.processes}"
         self._sim_calls = SimCalls(self.device)

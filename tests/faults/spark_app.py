@@ -115,12 +115,6 @@ def main() -> None:
         kill = KillAtStep(given["kill_at_step"])
         starting.PosixDisk = lambda: PosixDisk(kill)  # type: ignore[assignment,misc]
     spark = penstock.session(conf=given["conf"])
-    deadline = time.monotonic() + 60
-    while (
-        len(spark.sparkContext._jsc.sc().statusStore().executorList(True)) == 0
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
     folder = Path(given["sink"])
     folder.mkdir(exist_ok=True)
     bids = stream(given["rows"], given["rate"], given["pause_s"], given["cores"])

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from tests.faults.disk_weather import BAD_DISK, RACING, bad_disk, clean_up_race, power_loss
+from tests.faults.disk_weather import (
+    BAD_DISK,
+    RACING,
+    bad_disk,
+    clean_up_race,
+    power_loss,
+    power_loss_with_stale_blocks,
+)
 
 from penstock.sim.protocol import simulate
 from penstock.testing_disk import SimDisk
@@ -21,6 +28,10 @@ def wrong_seeds(check: Callable[[int], str | None], count: int) -> list[str]:
 
 def test_every_acknowledged_epoch_survives_a_power_loss_at_any_step() -> None:
     assert not wrong_seeds(power_loss, 10)
+
+
+def test_lost_blocks_that_show_old_bytes_are_refused_by_name_or_do_no_harm() -> None:
+    assert not wrong_seeds(power_loss_with_stale_blocks, 6)
 
 
 def test_a_log_whose_syncs_do_nothing_does_not_survive_a_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +48,7 @@ def test_a_disk_with_errors_and_stalls_never_leaves_a_partial_commit() -> None:
 def test_one_call_in_twenty_of_the_bad_disk_fails_or_stalls() -> None:
     met = [
         what
-        for seed in range(3)
+        for seed in range(8)
         for what, times in simulate(seed, BAD_DISK).happened.items()
         for _ in range(times)
     ]

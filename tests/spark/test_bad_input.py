@@ -236,7 +236,7 @@ def test_a_directory_that_cannot_be_written_is_refused_by_name(spark: SparkSessi
 def test_a_full_disk_under_the_log_ends_the_query_and_loses_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = FaultPlan([fail(Step.WRITE, 30, error=errno.ENOSPC, path="*/log/*")])
+    plan = FaultPlan([fail(Step.WRITE, 6, error=errno.ENOSPC, path="*/log/*")])
     monkeypatch.setattr(starting, "PosixDisk", lambda: PosixDisk(plan))
     text = fail_then_mend(spark, tmp_path, apply(number_rows), ("/log/", "ENOSPC"), penstock.StorageError)
     assert "space" in text and len(plan.fired) == 1

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from tests.faults.crash_runs import all_points, crash_by_exception, crash_by_exit
 from tests.faults.disk_weather import bad_disk as bad_disk_seed
-from tests.faults.disk_weather import clean_up_race, power_loss
+from tests.faults.disk_weather import clean_up_race, power_loss, power_loss_with_stale_blocks
 from tests.faults.zombie_runs import scratch, zombie
 from tests.torture.report import Report, over_seeds
 
@@ -45,6 +45,7 @@ def crash_at_every_step(count: int, seed: int, report: Report) -> None:
 
 def power_loss_suite(count: int, seed: int, report: Report) -> None:
     over_seeds(report, power_loss, count, seed, chunk=25)
+    over_seeds(report, power_loss_with_stale_blocks, count // 2, seed + 1_000, chunk=25)
 
 
 def zombies(count: int, seed: int, report: Report) -> None:

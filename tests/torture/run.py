@@ -39,10 +39,20 @@ class Suite:
 
 
 SUITES: tuple[Suite, ...] = (
-    Suite("1", "the driver killed at seeded points, on Spark", 30, "tests.torture.spark_kills:killed_drivers", 1),
+    Suite(
+        "1", "the driver killed at seeded points, on Spark", 30, "tests.torture.spark_kills:killed_drivers", 1
+    ),
     Suite("2", "Python workers and Spark executors killed", 30, "tests.torture.spark_kills:killed_leases", 2),
-    Suite("5-spark", "leases stopped inside their work, on Spark", 6, "tests.torture.spark_kills:stopped_leases", 5),
-    Suite("6", "two drivers, one paused for a minute, on Spark", 1, "tests.torture.spark_kills:paused_driver", 6),
+    Suite(
+        "5-spark",
+        "leases stopped inside their work, on Spark",
+        6,
+        "tests.torture.spark_kills:stopped_leases",
+        5,
+    ),
+    Suite(
+        "6", "two drivers, one paused for a minute, on Spark", 1, "tests.torture.spark_kills:paused_driver", 6
+    ),
     Suite("3", "crash before and after every named I/O step", 0, "tests.torture.disk:crash_at_every_step"),
     Suite("4", "power loss, un-synced writes dropped", 100, "tests.torture.disk:power_loss_suite"),
     Suite("5", "zombie leases, and leases stopped inside their work", 60, "tests.torture.disk:zombies"),

@@ -80,7 +80,7 @@ class World:
         self.weather = weather
         self.loop = Loop(seed)
         self.rng = self.loop.rng
-        self.machine = SimDisk(seed, short_write_ratio=0.05)
+        self.machine = SimDisk(seed, short_write_ratio=0.05, stale_blocks=False)
         self.machine.make_dirs(os.path.dirname(CHECKPOINT))
         self.sink = SinkLog()
         self.drivers: list[Driver] = []

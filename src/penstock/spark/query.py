@@ -28,7 +28,7 @@ from penstock.spark.progress import progress_of
 from penstock.spark.running import active_on, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
-from penstock.spark.slots import is_local, real_cores
+from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.stream import Node
 from penstock.topology.writer import Declared
 
@@ -195,6 +195,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     """Start a declared query on a SparkSession."""
     spark = spark or _active_session()
     check_session(spark)
+    await_slots(spark)
     checkpoint = check_scheme(declared.options["checkpointLocation"])
     settings = _settings(declared.options)
     program = compile_program(

@@ -6,6 +6,7 @@ Reads only; asks the driver's JVM, which knows about a lost node before any list
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 CORES_SETTING = "spark.penstock.cores"
 """Set by ``penstock.session()`` in local mode, where Spark is told of more slots than there are cores."""
+
+
+NODES_TIMEOUT_S = 60.0
+NODES_YOUNG_S = 20.0
+NODES_SETTLE_S = 1.0
+"""How long to wait for the first node; how old an application is when its nodes are all there; how long to wait for
+one more while it is younger."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,26 @@ def slots(spark: SparkSession) -> int:
     scala_context = _scala_context(spark)
     profile = scala_context.resourceProfileManager().defaultResourceProfile()
     return int(scala_context.maxNumConcurrentTasks(profile))
+
+
+def await_slots(spark: SparkSession, at_least: int = 2, timeout_s: float = NODES_TIMEOUT_S) -> None:
+    """Wait until the nodes of an application that has just started have registered.
+
+    A cluster hands them out one by one, after the session is open; how many will come is not known, so this
+    waits until no more come for a while. Returns at once in local mode and in an application that runs for longer.
+    """
+    if is_local(spark):
+        return
+    deadline = time.monotonic() + timeout_s
+    known, since = slots(spark), time.monotonic()
+    while time.monotonic() < deadline:
+        now = slots(spark)
+        if now != known:
+            known, since = now, time.monotonic()
+        young = time.time() - int(_scala_context(spark).startTime()) / 1000 < NODES_YOUNG_S
+        if known >= at_least and (not young or time.monotonic() - since >= NODES_SETTLE_S):
+            return
+        time.sleep(0.05)
 
 
 def nodes(spark: SparkSession) -> list[Node]:
