@@ -75,7 +75,7 @@ def power_loss(seed: int) -> str | None:
     """Lose power four times, each at some step; every acknowledged epoch must be there and everything come to its end."""
     try:
         if seed % 5:
-            _lose_power(seed, "/node")
+            _lose_power(seed, None)
         else:
             with scratch() as folder:
                 _lose_power(seed, str(folder))
@@ -87,7 +87,7 @@ def power_loss(seed: int) -> str | None:
 def power_loss_with_stale_blocks(seed: int) -> str | None:
     """On a file system that shows old bytes in lost blocks, a start may refuse the log by name; it never loses an epoch."""
     try:
-        _lose_power(5 * seed + 1, "/node", stale_blocks=True)
+        _lose_power(5 * seed + 1, None, stale_blocks=True)
     except CorruptFileError as error:
         return (
             None if "a cut-off write does not look like that" in str(error) else f"CorruptFileError: {error}"
@@ -97,7 +97,7 @@ def power_loss_with_stale_blocks(seed: int) -> str | None:
     return None
 
 
-def _lose_power(seed: int, node_dir: str, stale_blocks: bool = False) -> None:
+def _lose_power(seed: int, node_dir: str | None, stale_blocks: bool = False) -> None:
     rng = random.Random(seed)
     real = seed % 5 == 0
     machine = SimDisk(seed, short_write_ratio=0.05, stale_blocks=stale_blocks)

@@ -47,7 +47,7 @@ def follow(key: Any, rows: list[Any], state: Any) -> Any:
     state.seen.update(seen)
 
 
-def stream(rows: int, rate: float, pause_s: float = 0.0, cores: int = 2) -> Any:
+def stream(rate: float, pause_s: float = 0.0, cores: int = 2) -> Any:
     """Bids, followed per bidder, then counted per item.
 
     Args:
@@ -61,7 +61,7 @@ def stream(rows: int, rate: float, pause_s: float = 0.0, cores: int = 2) -> Any:
         return follow(key, bids, state)
 
     bids = penstock.generate(make_bids, schema="id long, bidder long, item string, price double", rate=rate,
-                             name="bids", limit=rows)  # fmt: skip
+                             name="bids")  # fmt: skip
     followed = bids.groupBy("bidder").apply_rows(
         slowly, name="followed", shards=SHARDS[0], cores=cores,
         schema="id long, bidder long, item string, seen long, best double, last long",
@@ -115,9 +115,9 @@ def main() -> None:
         kill = KillAtStep(given["kill_at_step"])
         starting.PosixDisk = lambda: PosixDisk(kill)  # type: ignore[assignment,misc]
     spark = penstock.session(conf=given["conf"])
-    folder = Path(given["sink"])
+    folder, finish = Path(given["sink"]), Path(given["finish"])
     folder.mkdir(exist_ok=True)
-    bids = stream(given["rows"], given["rate"], given["pause_s"], given["cores"])
+    bids = stream(given["rate"], given["pause_s"], given["cores"])
     writer = (
         bids.writeStream.foreachBatch(sink_into(folder))
         .option("checkpointLocation", given["checkpoint"])
@@ -130,12 +130,21 @@ def main() -> None:
             continue  # it is ending
         rows, pids, ready = seen
         print(json.dumps({"rows": rows, "leases": pids, "ready": ready}), flush=True)
-        if rows >= given["rows"]:
-            query.processAllAvailable()
+        if finish.exists():
+            total = query._ask(end_source)
+            while query.isActive and not query._ask(lambda shell: shell.engine.drained()):
+                time.sleep(0.02)
             query.stop()
-            print(json.dumps({"done": True}), flush=True)
+            print(json.dumps({"done": total}), flush=True)
             break
         time.sleep(0.05)
+
+
+def end_source(shell: Any) -> int:
+    """Let the source end with the rows that are due now; return how many there are."""
+    arrivals = shell.engine._arrivals["bids"]
+    arrivals.limit = max(shell.engine.chains["bids"].offset, arrivals.due(time.time()))
+    return int(arrivals.limit)
 
 
 def look(shell: Any) -> tuple[int, dict[str, int], bool]:

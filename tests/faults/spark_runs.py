@@ -38,9 +38,9 @@ def cluster() -> Iterator[LocalCluster]:
 
 def watched_settings(on: LocalCluster, log: Path) -> dict[str, str]:
     """Settings that make Python workers watch which paths they touch, and note trespasses in a file."""
-    path = os.pathsep.join(filter(None, [str(HERE / "audit"), os.environ.get("PYTHONPATH", "")]))
+    given = [str(HERE / "audit"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {
-        "spark.executorEnv.PYTHONPATH": path,
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(os.path.abspath(part) for part in given if part),
         "spark.executorEnv.PENSTOCK_TEST_NODES": str(on.directory),
         "spark.executorEnv.PENSTOCK_TEST_NODES_LOG": str(log),
     }
@@ -57,17 +57,17 @@ def _foreign_files(found: LocalCluster) -> Iterator[str]:
     root = os.path.realpath(found.directory)
     for pid in found.python_worker_pids():
         try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+            own = os.readlink(f"/proc/{pid}/cwd")
             opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
             mapped = Path(f"/proc/{pid}/maps").read_text()
         except OSError:
             continue  # it has ended meanwhile
-        own = next((line[7:] for line in environment if line.startswith("TMPDIR=")), "")
         paths = opened + [line.split(maxsplit=5)[-1] for line in mapped.splitlines() if root in line]
-        mine = os.path.dirname(os.path.realpath(own))
+        worker = own.partition("/work/")[0]
+        mine = (f"{own}/", f"{worker}/tmp/", f"{worker}/local/")
         for path in paths:
-            if path.startswith(f"{root}/worker-") and not path.startswith(mine + "/"):
-                yield f"{path} by {pid} of {mine}"
+            if path.startswith(f"{root}/worker-") and not f"{path}/".startswith(mine):
+                yield f"{path} by {pid} of {own}"
 
 
 @dataclass
@@ -75,18 +75,19 @@ class Run:
     """One checkpoint with its sink, through however many drivers it takes."""
 
     folder: Path
-    rows: int
     rate: float
     pause_s: float = 0.0
     cores: int = 2
     options: dict[str, object] = field(default_factory=dict)
+    rows: int = 0
+    """Known when a driver has finished."""
 
     @property
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
 
     def program(self) -> Program:
-        node = spark_app.stream(self.rows, self.rate).node
+        node = spark_app.stream(self.rate).node
         return compile_program(node, tasks=2, memory_bytes=64 << 20)
 
     def check(self, complete: bool = True) -> None:
@@ -132,10 +133,11 @@ class Driver:
         options = {**run.options, **more.pop("options", {})}  # type: ignore[dict-item]
         config = run.folder / f"config-{time.monotonic_ns()}.json"
         config.touch(mode=0o600)
+        self._finish = config.with_suffix(".finish")
         conf = {**on.conf(), **watched_settings(on, on.directory / "violations"), "spark.executor.memory": "512m",
                 "spark.cores.max": str(nodes * CORES), "spark.driver.memory": "512m"}  # fmt: skip
-        given = {"conf": conf, "checkpoint": str(run.checkpoint), "sink": str(run.folder / "sink"), "rows": run.rows,
-                 "rate": run.rate, "pause_s": run.pause_s, "cores": run.cores, "options": options, **more}  # fmt: skip
+        given = {"conf": conf, "checkpoint": str(run.checkpoint), "sink": str(run.folder / "sink"),
+                 "finish": str(self._finish), "rate": run.rate, "pause_s": run.pause_s, "cores": run.cores, "options": options, **more}  # fmt: skip
         config.write_text(json.dumps(given))
         self.errors = run.folder / f"{config.stem}.err"
         with self.errors.open("wb") as errors:
@@ -143,6 +145,7 @@ class Driver:
                 [sys.executable, "-m", "penstock.cli.main", "run", str(HERE / "spark_app.py"), str(config)],
                 stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
             )  # fmt: skip
+        self.run = run
         self.last: dict[str, Any] = {"rows": 0, "leases": {}, "ready": False}
         self.done = False
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -155,7 +158,7 @@ class Driver:
                 continue
             found = json.loads(line)
             if "done" in found:
-                self.done = True
+                self.done, self.run.rows = True, int(found["done"])
             else:
                 self.last = found
 
@@ -182,7 +185,13 @@ class Driver:
     def said(self) -> str:
         return self.errors.read_text(errors="replace")[-4000:]
 
-    def finish(self, seconds: float = 120.0) -> int:
+    def finish(self, seconds: float = 120.0) -> None:
+        """Let the source end and everything drain."""
+        self._finish.touch()
+        code = self.await_end(seconds)
+        assert code == 0 and self.done, f"the driver ended with {code}: {self.said()}"
+
+    def await_end(self, seconds: float) -> int:
         """Wait for the end; return the exit code."""
         code = self.process.wait(seconds)
         self._reader.join(5)

@@ -197,6 +197,7 @@ class Chain:
             self.snapshots[snapshot.shard] = snapshot
             self.snapshot_bytes[snapshot.shard] = snapshot.size
         self.deltas = deque(base.deltas)
+        self.written = sum(frame.extent.length for frame in base.deltas)
         self.offset, self.batch, self.intent = base.offset, base.batch, base.intent
         self.watermark_us, self.rows_in, self.rows_out = base.watermark_us, base.rows_in, base.rows_out
 

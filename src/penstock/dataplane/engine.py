@@ -30,6 +30,10 @@ from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
 
 STORAGE_RETRIES = 8
+MAX_LOSSES = 8
+"""Processes that one task may lose in a row inside its work before the query ends."""
+STALL_S = 2.0
+"""Gap between two steps after which this process itself was held up, and silence proves nothing."""
 
 
 class Shell(Protocol):
@@ -103,6 +107,7 @@ class Engine:
         self._base_running = False
         self._next_base = 0.0
         self._since_base = 0
+        self._stepped_at = 0.0
         self._capacity = 1
         self._arrivals: dict[str, Arrivals] = {}
         self._storage_failures: dict[str, int] = {}
@@ -242,6 +247,7 @@ class Engine:
             return 1.0
         now = self._clock()
         self._check_heartbeats(now)
+        self._stepped_at = now
         wait = 1.0
         if self._base_is_due(now):
             self._base_due = True
@@ -394,6 +400,7 @@ class Engine:
         if done.part.task not in run.waiting_for or run.slots[done.part.task].lease != lease:
             return
         run.waiting_for.discard(done.part.task)
+        run.losses.pop(done.part.task, None)
         run.parts[done.part.task] = complete_snapshots(run.chain, done.part)
         self._settle(run)
 
@@ -517,7 +524,11 @@ class Engine:
                 )
             )
         run.bringing[slot.index] = set(wanted.tolist())
-        self._shell.send(slot.lease, messages.Bring(run.spec.name, slot.index, shards, list(chain.deltas)))
+        # Only what these shards pin themselves: clean-up may take the rest away while the bring is under way.
+        dirty = chain.dirty_since[wanted]
+        first = int(dirty[dirty > 0].min(initial=np.iinfo(np.uint64).max))
+        needed = [frame for frame in chain.deltas if frame.epoch >= first]
+        self._shell.send(slot.lease, messages.Bring(run.spec.name, slot.index, shards, needed))
 
     def _on_brought(self, lease: str, brought: messages.Brought) -> None:
         run = self.runs[brought.stage]
@@ -566,9 +577,26 @@ class Engine:
         run.unconfirmed.discard(slot.index)
         if run.phase is Phase.WORKING and slot.index in run.waiting_for:
             run.waiting_for.discard(slot.index)
+            self._count_loss(run, slot)
             self._settle(run)
 
+    def _count_loss(self, run: Run, slot: TaskSlot) -> None:
+        """A task that takes its process down every time is the function's fault, not the machine's."""
+        run.losses[slot.index] = run.losses.get(slot.index, 0) + 1
+        if run.losses[slot.index] > MAX_LOSSES:
+            kind = "operator" if run.spec.kind == "operator" else "source"
+            self.fail(
+                OperatorError(
+                    f"{kind} '{run.spec.name}' lost its process {run.losses[slot.index]} times in a row at epoch "
+                    f"{run.epoch}: its function ends or kills the process (sys.exit, a crash in native code, too much "
+                    "memory) or holds it for too long; mend it and start the query again."
+                )
+            )
+
     def _check_heartbeats(self, now: float) -> None:
+        if now - self._stepped_at > STALL_S:
+            for lease in self.leases.values():
+                lease.heard_at = now
         late = [
             lease.name
             for lease in self.leases.values()

@@ -91,6 +91,8 @@ class Run:
         self.time_us = 0
         self.waiting_for: set[int] = set()
         self.asked: set[int] = set()
+        self.losses: dict[int, int] = {}
+        """Processes that each task lost in a row inside its work."""
         self.parts: dict[int, TaskPart] = {}
         self.unconfirmed: set[int] = set()
         self.started_at = 0.0

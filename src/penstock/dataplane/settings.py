@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """How one query is run. The defaults suit one machine; every one is an option `spark.penstock.<name>`."""
+    """How one query is run. The defaults suit one machine; some are options of `writeStream`."""
 
     min_epoch_s: float = 0.004
     """Shortest time from the start of one epoch of an executor to the start of its next."""
@@ -41,5 +41,7 @@ class Settings:
     """Time between two heartbeats of the driver in the checkpoint."""
     holder_fresh_s: float = 15.0
     """Age up to which another host's heartbeat counts as alive."""
+    memory_bytes: int = 512 << 20
+    """Decoded state that a task keeps in memory."""
     retain_all: bool = False
     """Keep every log part and data file, so that a whole run can be checked afterwards from its records."""

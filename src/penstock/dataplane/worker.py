@@ -7,7 +7,9 @@ worker that fails says so once and is of no further use.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import time
 import traceback
 from collections.abc import Callable
@@ -60,6 +62,8 @@ class Task:
     committed: int = 0
     staged: int = 0
     last_busy_s: float = 0.0
+    handed_over: bool = False
+    """Whether another task may own an environment in this lease's folder by now."""
     locals: dict[int, str] = field(default_factory=dict)
     """Name of each owned shard's environment, relative to the node's directory."""
 
@@ -116,6 +120,10 @@ class Worker:
             # Damage to the node's own copy is mended by rebuilding it elsewhere; damage to the checkpoint is not.
             local = self._identity.node_dir in str(error)
             return self._failed(message, "local" if local else "corrupt", error)
+        except SystemExit as error:
+            stage = getattr(message, "stage", "")
+            ended = OperatorError(f"operator '{stage}' called sys.exit({error.code!r}); return instead.")
+            return self._failed(message, "user", ended)
         except Exception as error:
             return self._failed(message, "internal", error)
 
@@ -131,6 +139,8 @@ class Worker:
                 task.state.close()
         self._segments.close()
         self._snapshots.close()
+        if not any(task.handed_over for task in self._tasks.values()):
+            shutil.rmtree(f"{self._identity.node_dir}/{_home_name(self._identity)}", ignore_errors=True)
 
     def _dispatch(self, message: messages.ToLease) -> messages.FromLease | None:
         task = self._task(message.stage, message.task)  # type: ignore[union-attr]
@@ -257,8 +267,7 @@ class Worker:
 
     def _bring(self, task: Task, message: messages.Bring) -> messages.FromLease:
         assert task.state is not None
-        home = f"{self._identity.node_dir}/g{self._identity.generation:06d}-{self._identity.lease}"
-        os.makedirs(home, mode=0o700, exist_ok=True)
+        home = self._home()
         brought = bring_shards(
             task.state,
             message,
@@ -270,11 +279,23 @@ class Worker:
         task.locals.update({shard.shard: name for shard, name in brought})
         return messages.Brought(message.stage, message.task, [shard for shard, _ in brought])
 
+    def _home(self) -> str:
+        """Return this lease's own folder on the node; the first call removes those of leases that are gone."""
+        home = f"{self._identity.node_dir}/{_home_name(self._identity)}"
+        if not os.path.isdir(home):
+            os.makedirs(self._identity.node_dir, mode=0o700, exist_ok=True)
+            for name in os.listdir(self._identity.node_dir):
+                if _is_deserted(name, self._identity):
+                    shutil.rmtree(f"{self._identity.node_dir}/{name}", ignore_errors=True)
+            os.makedirs(home, mode=0o700, exist_ok=True)
+        return home
+
     def _release(self, task: Task, message: messages.Release) -> messages.FromLease:
         assert task.state is not None
         released = []
         for shard in records.unpack_u16(message.shards).tolist():
             task.state.release(shard)
+            task.handed_over = True
             released.append(messages.ReleasedShard(shard, task.locals.pop(shard)))
         return messages.Released(message.stage, message.task, released)
 
@@ -282,6 +303,23 @@ class Worker:
         stage, index = getattr(message, "stage", ""), getattr(message, "task", 0)
         text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         return messages.Failed(stage, index, kind, text, "".join(traceback.format_exception(error)))
+
+
+def _home_name(identity: LeaseIdentity) -> str:
+    """Name a lease's folder: checkpoint, generation, lease, and the process that must live for it to be kept."""
+    query = hashlib.blake2b(identity.checkpoint.encode(), digest_size=4).hexdigest()
+    return f"q{query}-g{identity.generation:06d}-{identity.lease}-{os.getpid()}"
+
+
+def _is_deserted(name: str, identity: LeaseIdentity) -> bool:
+    """Whether a folder belongs to this query and to an older driver, or to a process that is gone."""
+    query, _, rest = name.partition("-g")
+    if query != _home_name(identity).partition("-g")[0] or not rest[:6].isdigit():
+        return False
+    if int(rest[:6]) < identity.generation:
+        return True
+    pid = rest.rpartition("-")[2]
+    return pid.isdigit() and not os.path.exists(f"/proc/{pid}") and os.path.isdir("/proc/self")
 
 
 def join_slices(slices: list[Slice], schema: pa.Schema, by_shard: bool) -> ShardedRows:

@@ -9,6 +9,8 @@ schedule. Never touches a file but through the disks it is given.
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +33,8 @@ from penstock.sim.lease import SimLease
 from penstock.sim.loop import Loop
 from penstock.testing_disk import SimCrash
 
+NO_STATE_DIR = f"{tempfile.gettempdir()}/penstock-sim-{os.getuid()}"
+"""Where leases make their folders when their state is in memory; nothing is kept in them."""
 DiskOf = Callable[[str], Disk]
 """Makes the disk of a process, given its name."""
 SMALL = Settings(
@@ -81,6 +85,7 @@ class Driver:
     Args:
         disk: the disk of the driver (a `SimDisk` gives every lease a disk of its own on the same device), or
             a function from process name to disk.
+        node_dir: where leases keep local state; needed unless all state is in memory.
         rows: how many rows every native source makes; they arrive at `rate` a second.
         loop: shared by drivers that are to live at the same time.
         roll_bytes: size at which leases begin another data file.
@@ -97,7 +102,7 @@ class Driver:
         program: Program,
         settings: Settings = SMALL,
         seed: int = 0,
-        node_dir: str = "/node",
+        node_dir: str | None = None,
         *,
         rows: int = 400,
         rate: float = 2_000.0,
@@ -114,7 +119,7 @@ class Driver:
         self.checkpoint = checkpoint
         self.program = program
         self.settings = settings
-        self.node_dir = node_dir
+        self.node_dir = node_dir or f"{NO_STATE_DIR}/{os.getpid()}"
         self.delays = delays or Delays()
         self.sink = sink if sink is not None else SinkLog()
         self.name = name

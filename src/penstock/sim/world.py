@@ -25,7 +25,7 @@ from penstock.testing_disk import SimCrash, SimDisk
 
 CHECKPOINT = "/work/checkpoint"
 CALM_S = 40.0
-LEASE_ACTIONS = ("kill", "kill", "kill", "pause", "pause", "cut", "gate", "gate", "clean")
+LEASE_ACTIONS = ("kill", "kill", "pause", "pause", "cut", "cut", "gate", "gate", "clean")
 DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop")
 
 
@@ -46,7 +46,7 @@ class Weather:
     """Time between two rounds of clean-up, where it is not left to the seed."""
     disturbances_per_s: float = 25.0
     storm_s: float = 0.4
-    rows: int = 300
+    rows: int = 240
     actions: tuple[str, ...] = (*LEASE_ACTIONS, *DRIVER_ACTIONS)
 
 

@@ -60,13 +60,15 @@ class Listener:
 class Hub:
     """Owns the listening socket, the connections and the thread."""
 
-    def __init__(self, host: str, listener: Listener) -> None:
+    def __init__(self, host: str, listener: Listener, advertised: str | None = None) -> None:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._server = socket.create_server((host, 0), backlog=64)
         self._server.setblocking(False)
-        self.address: tuple[str, int] = (host, self._server.getsockname()[1])
+        self.address: tuple[str, int] = (advertised or host, self._server.getsockname()[1])
         self._wake_in, self._wake_out = os.pipe()
+        self._wake_guard = threading.Lock()
+        self._shut_down = False
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
         self._selector.register(self._server, selectors.EVENT_READ, "server")
@@ -95,8 +97,11 @@ class Hub:
     def post(self, call: Callable[[], None]) -> None:
         """Run a call on the hub's thread, soon. Any thread."""
         self._posted.append(call)
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.write(self._wake_out, b"x")
+        with self._wake_guard:
+            # Once shut, the number may belong to another file of this process.
+            if not self._shut_down:
+                with contextlib.suppress(BlockingIOError, OSError):
+                    os.write(self._wake_out, b"x")
 
     def ask(self, call: Callable[[], T], timeout: float | None = 60.0) -> T:
         """Run a call on the hub's thread and wait for what it returns. Any other thread.
@@ -268,5 +273,7 @@ class Hub:
         for closing in (self._server.close, self._selector.close):
             with contextlib.suppress(OSError):
                 closing()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        with self._wake_guard:
+            self._shut_down = True
+            os.close(self._wake_in)
+            os.close(self._wake_out)

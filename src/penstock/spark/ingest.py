@@ -137,11 +137,11 @@ class Ingest:
         if self.query is None or self.query.isActive or self._stopped.is_set():
             return None
         error = self.query.exception()
-        return (
-            None
-            if error is None
-            else OperatorError(f"source '{self._source}': its Spark query failed: {str(error)[:2000]}")
-        )
+        if error is None:
+            return OperatorError(
+                f"source '{self._source}': its Spark query was stopped from outside; start the query again to go on."
+            )
+        return OperatorError(f"source '{self._source}': its Spark query failed: {str(error)[:2000]}")
 
     def drain(self) -> None:
         """Let Spark take in everything that is available now."""

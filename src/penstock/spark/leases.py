@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -144,17 +145,12 @@ class LeaseOffice:
         if len(known) < 2:
             return context.parallelize([0], 1)
         chosen = known[self._count % len(known)]
-        gateway = context._gateway
         jvm = context._jvm
         payload = CPickleSerializer().dumps([0])  # type: ignore[no-untyped-call]
-        location = gateway.new_array(jvm.java.lang.String, 1)
-        location[0] = f"executor_{chosen.host}_{chosen.executor_id}"
-        buffer = jvm.scala.jdk.javaapi.CollectionConverters
-        hosts = buffer.asScala(jvm.java.util.Arrays.asList(location)).toSeq()
-        pairs = jvm.java.util.ArrayList()
-        pairs.add(jvm.scala.Tuple2(payload, hosts))
+        hosts = jvm.PythonUtils.toSeq([f"executor_{chosen.host}_{chosen.executor_id}"])
+        pairs = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(payload, hosts)])
         tag = jvm.scala.reflect.ClassTag.apply(payload_class(jvm))
-        placed = context._jsc.sc().makeRDD(buffer.asScala(pairs).toSeq(), tag)
+        placed = context._jsc.sc().makeRDD(pairs, tag)
         return RDD(placed.toJavaRDD(), context, BatchedSerializer(CPickleSerializer()))  # type: ignore[no-untyped-call]
 
     def ended(self) -> list[JobOver]:
@@ -199,8 +195,19 @@ def _reason(future: Any) -> str:
         future.get()
         return "its job ended"
     except Exception as error:
-        text = str(error)
-        for line in text.splitlines():
-            if "Error" in line or "Exception" in line:
-                return line.strip()[:500]
-        return text[:500]
+        return reason_in(str(error))
+
+
+def reason_in(text: str) -> str:
+    """Return the line of a job's failure that says most: what the task raised, not what Spark wrapped it in."""
+    lines = [line.strip() for line in text.splitlines() if _SAYS_WHY.search(line)]
+    told = [line for line in lines if not _WRAPS.search(line)] or lines or [text.strip()]
+    missing = next((line for line in told if "No module named" in line), None)
+    if missing is not None or _DAEMON in text:
+        return f"{(missing or told[0])[:400]}; install Penstock in the Python that runs on every node"
+    return told[-1][:500]
+
+
+_SAYS_WHY = re.compile(r"(Error|Exception|Interrupt)\b")
+_WRAPS = re.compile(r"ExecutionException|Py4J|Job aborted|PythonException|^at |Traceback")
+_DAEMON = "reading the port number"

@@ -201,7 +201,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     program = compile_program(
         declared.node,
         tasks=real_cores(spark),
-        memory_bytes=int(declared.options.get("memoryBytes", 512 << 20)),
+        memory_bytes=settings.memory_bytes,
     )
     disk = PosixDisk()
     takeover = declared.options.get("takeover", "false") == "true"
@@ -222,7 +222,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         opened,
         disk,
         settings,
-        host=_bind_host(spark),
+        hosts=_hosts(spark),
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
         consume=consume,
@@ -266,18 +266,19 @@ def _sources(node: Node) -> list[Node]:
     return list(found.values())
 
 
-def _bind_host(spark: SparkSession) -> str:
-    """Bind where Spark's driver binds."""
+def _hosts(spark: SparkSession) -> tuple[str, str]:
+    """Return where Spark's driver binds and how executors reach it; ours does the same."""
     if is_local(spark):
-        return "127.0.0.1"
+        return "127.0.0.1", "127.0.0.1"
     conf = spark.sparkContext.getConf()
-    host = conf.get("spark.driver.host") or conf.get("spark.driver.bindAddress") or "127.0.0.1"
-    return str(host)
+    host = str(conf.get("spark.driver.host") or "127.0.0.1")
+    return str(conf.get("spark.driver.bindAddress") or host), host
 
 
 def _settings(options: dict[str, str]) -> Settings:
     named = {
         "maxEpochRows": ("max_epoch_rows", int),
+        "memoryBytes": ("memory_bytes", int),
         "maxEpochSeconds": ("max_epoch_s", float),
         "minEpochSeconds": ("min_epoch_s", float),
         "leaseTimeoutSeconds": ("lease_timeout_s", float),
@@ -291,5 +292,7 @@ def _settings(options: dict[str, str]) -> Settings:
                 raise DeclarationError(
                     f"option {option!r} must be a number, not {options[option]!r}."
                 ) from error
+            if changed[field] <= 0:
+                raise DeclarationError(f"option {option!r} must be greater than 0, not {options[option]!r}.")
     changed["retain_all"] = options.get("retainAll", "false") == "true"
     return replace(Settings(), **changed)

@@ -30,5 +30,8 @@ def await_all() -> None:
     Raises:
         QueryError: one of them ended with an error.
     """
+    while any(query.isActive for query in _started):
+        for query in list(_started):
+            query.awaitTermination(0.1 if query.isActive else 0.0)
     for query in list(_started):
-        query.awaitTermination()
+        query.awaitTermination(0.0)

@@ -50,14 +50,14 @@ class SparkShell(Listener):
         disk: Disk,
         settings: Settings,
         *,
-        host: str,
+        hosts: tuple[str, str],
         label: str,
         reserve: int,
         consume: Consume | None,
         on_end: Callable[[PenstockError | None], None],
     ) -> None:
         self.opened = opened
-        self.hub = Hub(host, self)
+        self.hub = Hub(hosts[0], self, hosts[1])
         self.engine = Engine(
             program,
             opened.chains,

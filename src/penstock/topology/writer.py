@@ -98,6 +98,17 @@ class StreamWriter:
             )
         return self
 
+    def trigger(self, **settings: object) -> StreamWriter:
+        """Refuse: epochs follow the load by themselves.
+
+        Raises:
+            DeclarationError: always; it names the options to use instead.
+        """
+        raise DeclarationError(
+            f"trigger({', '.join(settings)}) is not available: epochs start as soon as rows wait; use "
+            "option('minEpochSeconds', ...) to space them, or a source with a limit to end by itself."
+        )
+
     def option(self, key: str, value: object) -> StreamWriter:
         """Set one option.
 

@@ -1,7 +1,8 @@
 """Python workers of the test cluster import this when they start: it watches which files they touch.
 
-A node's directory is its own. Whoever opens, lists, makes, moves or deletes a path below another worker's directory gets an
-error, and the path is written down, so that the test fails even if the error is swallowed.
+A node is one Spark executor; it has the directory it runs in, and shares temporary ones with later executors of its worker.
+Whoever opens, lists, makes, moves or deletes a path of another node gets an error, and the path is written down, so
+that the test fails even if the error is swallowed.
 """
 
 import os
@@ -11,8 +12,10 @@ _EVENTS = ("open", "os.", "shutil.", "glob.")
 
 
 def _install(root: str, log: str) -> None:
-    own = os.path.dirname(os.path.realpath(os.environ["TMPDIR"]))
-    area = os.path.realpath(root) + os.sep
+    own = os.path.realpath(os.getcwd())
+    worker = os.path.dirname(os.path.realpath(os.environ["TMPDIR"]))
+    mine = (own + os.sep, f"{worker}/tmp/", f"{worker}/local/")
+    area = os.path.realpath(root) + os.sep + "worker-"
     notes = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def watch(event: str, args: tuple) -> None:
@@ -22,9 +25,7 @@ def _install(root: str, log: str) -> None:
             if not isinstance(value, str | bytes):
                 continue
             path = os.fsdecode(value)
-            if not path.startswith(area) or path.startswith(own + os.sep) or path == own:
-                continue
-            if not os.path.basename(path[len(area) :].split(os.sep)[0]).startswith("worker-"):
+            if not path.startswith(area) or (path + os.sep).startswith(mine):
                 continue
             os.write(notes, f"{event} {path} by {os.getpid()} of {own}\n".encode())
             raise PermissionError(f"{path} belongs to another node than {own}")
