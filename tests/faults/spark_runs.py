@@ -137,7 +137,8 @@ class Driver:
         conf = {**on.conf(), **watched_settings(on, on.directory / "violations"), "spark.executor.memory": "512m",
                 "spark.cores.max": str(nodes * CORES), "spark.driver.memory": "512m"}  # fmt: skip
         given = {"conf": conf, "checkpoint": str(run.checkpoint), "sink": str(run.folder / "sink"),
-                 "finish": str(self._finish), "rate": run.rate, "pause_s": run.pause_s, "cores": run.cores, "options": options, **more}  # fmt: skip
+                 "finish": str(self._finish),
+                 "rate": run.rate, "pause_s": run.pause_s, "cores": run.cores, "options": options, **more}  # fmt: skip
         config.write_text(json.dumps(given))
         self.errors = run.folder / f"{config.stem}.err"
         with self.errors.open("wb") as errors:

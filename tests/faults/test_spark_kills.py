@@ -68,6 +68,7 @@ def test_a_task_that_opens_a_path_of_another_node_is_caught(on: LocalCluster, tm
         **on.conf(),
         **watched_settings(on, on.directory / "planted"),
         "spark.executor.memory": "512m",
+        "spark.cores.max": "3",
     }
     (tmp_path / "conf").touch(mode=0o600)
     (tmp_path / "conf").write_text(json.dumps(settings))

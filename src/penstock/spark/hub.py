@@ -78,6 +78,7 @@ class Hub:
         self._strangers: set[Connection] = set()
         self._posted: deque[Callable[[], None]] = deque()
         self._asking: set[Future[Any]] = set()
+        self._over = False
         self._closing = False
         self._on_crash: Callable[[BaseException], None] = lambda error: None
         self._thread = threading.Thread(target=self._run, name="penstock-hub", daemon=True)
@@ -122,7 +123,7 @@ class Hub:
         self._asking.add(answer)
         try:
             self.post(run)
-            if not self._thread.is_alive():
+            if self._over or not self._thread.is_alive():  # looked at after the answer was made known
                 answer.cancel()
             return answer.result(timeout)
         except CancelledError:
@@ -266,6 +267,7 @@ class Hub:
         connection.sock.close()
 
     def _shut(self) -> None:
+        self._over = True
         for answer in list(self._asking):
             answer.cancel()
         for connection in [*self._connections.values(), *self._strangers]:

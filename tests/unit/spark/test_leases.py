@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.dataplane.program import Program
+from penstock.spark import leases
+from penstock.spark.leases import Asked, LeaseOffice, reason_in
+
+
+class Job:
+    """A job of Spark's as the office sees it."""
+
+    def __init__(self) -> None:
+        self.done = self.cancelled = False
+
+    def isDone(self) -> bool:
+        return self.done
+
+    def get(self) -> None: ...
+
+    def cancel(self, interrupt: bool) -> None:
+        self.done = self.cancelled = True
+
+
+@pytest.fixture
+def office(monkeypatch: pytest.MonkeyPatch) -> LeaseOffice:
+    monkeypatch.setattr(leases, "_offices", [])
+    monkeypatch.setattr(leases, "slots", lambda spark: 8)
+    return make_office(SimpleNamespace())
+
+
+def make_office(spark: Any) -> LeaseOffice:
+    return LeaseOffice(spark, Program({}), ("127.0.0.1", 1), 1, "/nowhere", "test")
+
+
+def ask(office: LeaseOffice) -> str:
+    offer = office.prepare()
+    office.asked[offer.lease] = Asked(offer, Job())
+    return offer.lease
+
+
+def test_a_lease_that_was_given_up_counts_until_its_job_has_ended(office: LeaseOffice) -> None:
+    name = ask(office)
+    office.note_up(name)
+    office.give_up(name)
+    assert not office.asked and office.jobs() == 1
+    assert office.room(reserve=2) == 5
+    office.lost[name].future.done = True
+    assert [(over.name, over.served) for over in office.ended()] == [(name, True)]
+    assert office.jobs() == 0
+
+
+def test_a_lease_that_was_given_up_and_lingers_is_cancelled(
+    office: LeaseOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = ask(office)
+    job = office.asked[name].future
+    office.give_up(name)
+    assert office.lingering() == []
+    monkeypatch.setattr(leases, "LOST_GRACE_S", -1.0)
+    assert office.lingering() == [name]
+    office.cancel(name)
+    assert job.cancelled and office.jobs() == 0
+
+
+def test_queries_of_one_session_share_its_slots_and_others_have_their_own(office: LeaseOffice) -> None:
+    other, elsewhere = make_office(office._spark), make_office(SimpleNamespace())
+    for _ in range(3):
+        ask(other)
+    assert office.capacity(reserve=1) == 4
+    assert other.capacity(reserve=1) == elsewhere.capacity(reserve=1) == 7
+    other.close()
+    assert office.capacity(reserve=1) == 7
+
+
+def test_a_lease_that_never_connects_is_overdue(office: LeaseOffice, monkeypatch: pytest.MonkeyPatch) -> None:
+    up, late = ask(office), ask(office)
+    office.note_up(up)
+    monkeypatch.setattr(leases, "CONNECT_TIMEOUT_S", -1.0)
+    assert office.overdue() == [late]
+
+
+WRAPPED = """An error occurred while calling o77.get.
+: java.util.concurrent.ExecutionException: Exception thrown by job
+	at org.apache.spark.JavaFutureActionWrapper.get(FutureAction.scala:320)
+Caused by: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+{}
+	at org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:637)
+"""
+
+
+def test_the_reason_of_a_failed_job_is_what_its_task_raised() -> None:
+    assert reason_in(WRAPPED.format("ConnectionRefusedError: [Errno 111] refused")).startswith(
+        "ConnectionRefused"
+    )
+
+
+def test_a_node_without_penstock_is_told_what_to_install() -> None:
+    found = reason_in(WRAPPED.format("ModuleNotFoundError: No module named 'penstock'"))
+    assert "No module named 'penstock'" in found and "install Penstock" in found
+    daemon = "EOFException occurred while reading the port number from penstock.spark.daemon's stdout"
+    assert "install Penstock" in reason_in(WRAPPED.format(daemon))
