@@ -7,7 +7,7 @@ import pytest
 from penstock.dataplane import paths
 from penstock.dataplane.records import Extent, TaskPart
 from penstock.dataplane.run import Phase
-from penstock.errors import FencedError
+from penstock.errors import CorruptFileError, FencedError
 from penstock.sim.inprocess import SMALL, Driver, SinkLog, quick
 from penstock.sim.loop import Loop
 from penstock.sim.programs import local_program, memory_program
@@ -74,6 +74,17 @@ def test_a_driver_whose_half_written_file_a_newer_one_swept_away_is_told_who_won
     old.disk.put = overtaken  # type: ignore[method-assign]
     old.run_until(lambda: old.failed is not None, 5.0)
     assert isinstance(old.failed, FencedError)
+
+
+def test_an_overtaken_driver_that_misses_a_file_is_told_who_won_and_not_to_restore_a_copy(machine: SimDisk) -> None:
+    loop, program = Loop(3), memory_program()
+    old = Driver(machine, CHECKPOINT, program, loop=loop, name="old", rows=200)
+    old.run_until(lambda: old.engine.chains["fold"].epoch > 2)
+    Driver(machine.another(), CHECKPOINT, program, loop=loop, name="new", rows=200)
+    missing = CorruptFileError("g000001-l1-000001.seg is gone though a record names it")
+    old.fail(missing)
+    assert isinstance(old.failed, FencedError)
+    assert old.failed.__cause__ is missing
 
 
 def test_nothing_is_cleaned_up_before_the_first_base_of_a_driver_is_durable(machine: SimDisk) -> None:

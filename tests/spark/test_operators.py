@@ -152,7 +152,7 @@ def test_a_sink_epoch_that_failed_is_repeated_after_a_restart_with_the_same_rows
             raise OSError("the database went away")
         calls.append((epoch, table))
 
-    stream = numbered(sales(ROWS, rate=2000))
+    stream = numbered(sales(ROWS, rate=250))
     with running(stream, spark, tmp_path / "checkpoint", fail_once) as query:
         wait_until(lambda: not query.isActive)
         error = query.exception()

@@ -119,7 +119,8 @@ def write_segment(
     none."""
     if rows.num_rows == 0:
         return None
-    counts, batch = deal_rows(spec, rows, operator)
+    # A bad key is told in the name of the operator that is keyed by it.
+    counts, batch = deal_rows(spec, rows, spec.consumer if spec.keys else operator)
     shard_rows = pack_u32(counts)
     head = _HEAD.pack(spec.shards, batch.num_rows, len(shard_rows))
     padding = bytes(-len(shard_rows) % 8)

@@ -18,7 +18,7 @@ from penstock.dataplane import paths, records
 from penstock.dataplane.disk import AppendFile, Disk, is_temp
 from penstock.dataplane.frames import Frame, FrameKind, ScanEnd, decode_frame, encode_frame, scan_frames
 from penstock.dataplane.tornness import is_damaged_tail
-from penstock.errors import CheckpointError, CorruptFileError, FencedError, StorageError
+from penstock.errors import CheckpointError, CorruptFileError, FencedError, PenstockError, StorageError
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -138,6 +138,26 @@ def naming_the_winner(disk: Disk, checkpoint: str, claim: Claim) -> Iterator[Non
     except StorageError:
         check_claim(disk, checkpoint, claim)
         raise
+
+
+def give_back(
+    disk: Disk, checkpoint: str, claim: Claim, now: float, error: PenstockError | None
+) -> PenstockError | None:
+    """Say that this driver is gone; return the error that its query ended with.
+
+    A driver that was overtaken without noticing may first trip over what the newer one has cleaned up; it is told who
+    won, not that a file is missing. That the heartbeat cannot be written is no news: it only guards against accidents.
+    """
+    try:
+        check_claim(disk, checkpoint, claim)
+        write_heartbeat(disk, checkpoint, Heartbeat(claim, now, released=True))
+    except FencedError as fenced:
+        if error is not None and not isinstance(error, FencedError):
+            fenced.__cause__ = error
+            return fenced
+    except PenstockError:
+        pass
+    return error
 
 
 def resolve_holder(

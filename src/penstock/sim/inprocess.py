@@ -28,7 +28,7 @@ from penstock.dataplane.recordlog import Claim, Heartbeat, LogWriter, plan_log_c
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
-from penstock.errors import FencedError, PenstockError
+from penstock.errors import PenstockError
 from penstock.sim.lease import SimLease
 from penstock.sim.loop import Loop
 from penstock.testing_disk import SimCrash
@@ -437,17 +437,14 @@ class Driver:
         """What the Spark shell does when a query ends by itself."""
         if not self.running:
             return
-        self.loop.note(
-            f"{self.name} generation {self.generation} ends: {type(error).__name__ if error else 'stopped'}"
-        )
-        self.failed = error
         for name in list(self.leases):
             self.send(name, messages.End("the query ended"))
-        if not isinstance(error, FencedError):
-            with contextlib.suppress(PenstockError, SimCrash):
-                self._log.check_claim()
-                beat = Heartbeat(self.opened.claim, self.loop.wall(), released=True)
-                recordlog.write_heartbeat(self.disk, self.checkpoint, beat)
+        with contextlib.suppress(SimCrash):
+            claim = self.opened.claim
+            error = recordlog.give_back(self.disk, self.checkpoint, claim, self.loop.wall(), error)
+        self.failed = error
+        how = type(error).__name__ if error else "stopped"
+        self.loop.note(f"{self.name} generation {self.generation} ends: {how}")
         self._log.close()
         self._leave()
 

@@ -179,11 +179,8 @@ class SparkShell(Listener):
             if thread is not threading.current_thread():
                 thread.join(5.0)
         self._log.close()
-        if not isinstance(error, FencedError):
-            with contextlib.suppress(Exception):
-                beat = Heartbeat(self.opened.claim, time.time(), released=True)
-                self._log.check_claim()
-                recordlog.write_heartbeat(self._disk, self.opened.checkpoint, beat)
+        with contextlib.suppress(Exception):
+            error = recordlog.give_back(self._disk, self.opened.checkpoint, self.opened.claim, time.time(), error)
         self._on_end(error)
 
     def _crashed(self, error: BaseException) -> None:
