@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.spark_runs import Run, changed_since, driver, violations, written_bytes
+from tests.faults.spark_runs import Driver, Run, changed_since, driver, violations, written_bytes
 
 from penstock.dataplane import paths, recordlog
 from penstock.dataplane.disk import PosixDisk
@@ -72,12 +73,7 @@ def kill_leases(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterat
     with driver(on, run) as one:
         for number in range(count):
             goal = one.rows + rng.randrange(100, 900)
-            one.wait(lambda goal=goal: one.rows >= goal and one.last["ready"])
-            leases = dict(one.last["leases"])
-            victim = rng.choice(sorted(leases.values()))
-            if number % 3 == 2:
-                victim = _executor_of(on, victim)
-            os.kill(victim, signal.SIGKILL)
+            leases = _kill_one(on, one, goal, rng, executor=number % 3 == 2)
             killed = time.monotonic()
             one.wait(lambda leases=leases: bool(set(leases) - set(one.last["leases"])), 30)
             one.wait(lambda: bool(one.last["ready"]), 60)
@@ -87,10 +83,27 @@ def kill_leases(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterat
     run.check()
 
 
-def _executor_of(on: LocalCluster, lease: int) -> int:
-    """The Spark executor that a lease's process belongs to."""
+def _kill_one(on: LocalCluster, one: Driver, goal: int, rng: random.Random, executor: bool) -> dict[str, int]:
+    """Kill a lease's process or its Spark executor when `goal` rows are done; return the leases of that moment."""
+    for _ in range(20):
+        one.wait(lambda: one.rows >= goal and one.last["ready"])
+        leases = dict(one.last["leases"])
+        victim: int | None = rng.choice(sorted(leases.values()))
+        if executor:
+            victim = _executor_of(on, victim)
+        # What the driver last printed may be a moment old, and that process gone with the executor killed before.
+        with contextlib.suppress(ProcessLookupError):
+            if victim is not None:
+                os.kill(victim, signal.SIGKILL)
+                return leases
+        time.sleep(0.2)
+    raise AssertionError("no process of a lease could be found")
+
+
+def _executor_of(on: LocalCluster, lease: int | None) -> int | None:
+    """The Spark executor that a lease's process belongs to, None when it has gone."""
     found = (pid for pid in on.executor_pids() if lease in {below.pid for below in descendants(pid)})
-    return next(found)
+    return next(found, None)
 
 
 def stop_leases(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterator[str]:
