@@ -349,7 +349,7 @@ def plan_log_cleanup(names: Sequence[str], newest: paths.LogPart, own_generation
     generation's."""
     parts = {name: paths.parse_log(name) for name in names}
     dead = [name for name, part in parts.items() if part is not None and part < newest]
-    # A temporary name is a part being made, of an older one than the newest, a part that was cut off.
+    # Up to the newest part, which has its name, a temporary one is what a failure left behind; past it, a part being made.
     torn = [
         name
         for name in names
@@ -358,7 +358,7 @@ def plan_log_cleanup(names: Sequence[str], newest: paths.LogPart, own_generation
             name.startswith("newest.")  # written by the one thread that cleans up
             or (
                 (part := paths.parse_log(name.split(".log")[0] + ".log")) is not None
-                and part < newest
+                and part <= newest
             )
         )
     ]

@@ -242,3 +242,9 @@ def test_a_damaged_claim_is_refused_by_name(checkpoint: str) -> None:
     Path(paths.claim(checkpoint, 1)).write_bytes(frame_bytes(FrameKind.CLAIM, b"{}"))
     with pytest.raises(CorruptFileError, match=r"g000001.claim"):
         recordlog.read_claim(disk, checkpoint, 1)
+
+
+def test_a_temporary_name_is_cleaned_up_once_its_part_or_a_later_one_is_there() -> None:
+    names = [f"g000002-p{part:06d}.log.p1-0.tmp" for part in (1, 2, 3)]
+    dead = recordlog.plan_log_cleanup(names, paths.LogPart(2, 2), 2)
+    assert dead == names[:2]
