@@ -1,4 +1,4 @@
-"""Penstock: elastic, stateful stream processing on Spark, written in Python. The public names, and nothing
+"""Penstock: stateful stream processing on Spark, written in Python. The public names, and nothing
 else."""
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.recordlog import Claim, frame_bytes
+from penstock.dataplane.state.local import boot_id
 from penstock.errors import CheckpointError, PenstockError, StorageError
 
 
@@ -200,15 +201,6 @@ def this_process() -> Claim:
     """Return this process as a claimant."""
     pid = os.getpid()
     return Claim(0, socket.gethostname(), pid, boot_id(), _start_time(pid) or 0.0, time.time())
-
-
-def boot_id() -> str:
-    """Identify this boot of this machine; state on its disks is trusted no longer than that."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return f"{socket.gethostname()}-{int(time.time() - time.monotonic())}"
 
 
 def process_is_running(claim: Claim) -> bool:
