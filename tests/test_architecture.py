@@ -1,4 +1,4 @@
-"""Holds the import directions of the layout and the rule that one module does all durable I/O.
+"""Holds the import directions of the layout and the rule that one module opens files to write.
 
 Reads the sources as syntax trees; the last test imports them too, in a process where pyspark cannot be found.
 """
@@ -19,13 +19,17 @@ SOURCE = Path(__file__).parent.parent / "src" / "penstock"
 ENDS = ("penstock.bench", "penstock.cli")
 """What a person calls; no part of the engine may lean on it."""
 
+TESTING = ("penstock.sim", "penstock.testing")
+"""What runs and checks the engine in tests; the engine knows nothing of it."""
+
 FORBIDDEN_IMPORTS: dict[str, tuple[str, ...]] = {
-    "penstock.topology": ("penstock.spark", "penstock.control", *ENDS),
-    "penstock.dataplane": ("penstock.spark", "penstock.control", "penstock.sim", *ENDS),
-    "penstock.control": ("penstock.spark", "penstock.dataplane", "penstock.sim", *ENDS),
+    "penstock.topology": ("penstock.spark", "penstock.control", *TESTING, *ENDS),
+    "penstock.dataplane": ("penstock.spark", "penstock.control", *TESTING, *ENDS),
+    "penstock.control": ("penstock.spark", "penstock.dataplane", *TESTING, *ENDS),
     "penstock.sim": ("penstock.spark", *ENDS),
+    "penstock.testing": ("penstock.spark", "penstock.control", "penstock.sim", *ENDS),
     "penstock.workloads": ("penstock.spark", "penstock.control", *ENDS),
-    "penstock.spark": ("penstock.sim", *ENDS),
+    "penstock.spark": (*TESTING, *ENDS),
     "penstock.errors": ("penstock.",),
     "penstock": ("pickle", "cloudpickle", "dill", "marshal", "shelve"),
 }
@@ -34,14 +38,16 @@ FORBIDDEN_IMPORTS: dict[str, tuple[str, ...]] = {
 MAY_IMPORT_PYSPARK = ("penstock.spark", "penstock.bench")
 
 MAY_WRITE_FILES = {
-    "penstock.dataplane.disk": "the one module of named I/O steps",
+    "penstock.dataplane.disk.posix": "the calls behind the named I/O steps",
     "penstock.dataplane.state.local": "the node's LMDB files: a cache, never the proof",
     "penstock.spark.localcluster": "scratch directories of the test cluster",
     "penstock.bench": "results, and input files for plain Spark",
     "penstock.cli": "results as JSON",
 }
 
-WITHOUT_SPARK = tuple(f"penstock.{part}" for part in ("topology", "dataplane", "control", "sim", "workloads"))
+WITHOUT_SPARK = tuple(
+    f"penstock.{part}" for part in ("topology", "dataplane", "control", "sim", "testing", "workloads")
+)
 
 
 @dataclass(frozen=True)

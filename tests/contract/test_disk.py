@@ -12,12 +12,12 @@ import pytest
 
 from penstock.dataplane.disk import STEPS_OF, AppendFile, Disk, Faults, PosixDisk, Step, StepDisk, is_temp
 from penstock.errors import StorageError
-from penstock.testing_disk import (
+from penstock.testing.disk import SimDisk
+from penstock.testing.faults import (
     Action,
     FaultPlan,
     FaultRule,
     SimCrash,
-    SimDisk,
     TracingDisk,
     When,
     crash_plans,

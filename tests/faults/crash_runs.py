@@ -19,20 +19,14 @@ import pyarrow as pa
 
 from penstock.dataplane.disk import Disk, Faults, PosixCalls, PosixDisk, Step, StepDisk
 from penstock.errors import PenstockError
-from penstock.sim.inprocess import SMALL, Delays, DiskOf, Driver, SinkLog, quick
+from penstock.sim.inprocess import Driver
 from penstock.sim.loop import Loop
 from penstock.sim.programs import GATHERED, memory_program
 from penstock.sim.promises import Promises
-from penstock.testing_disk import (
-    EXIT_CODE,
-    FaultPlan,
-    FaultRule,
-    SimCrash,
-    SimDisk,
-    When,
-    crash_after,
-    crash_before,
-)
+from penstock.sim.surroundings import DiskOf, SinkLog
+from penstock.sim.timing import SMALL, Delays, quick
+from penstock.testing.disk import SimDisk
+from penstock.testing.faults import EXIT_CODE, FaultPlan, FaultRule, SimCrash, When, crash_after, crash_before
 
 ROWS = 70
 SETTINGS = quick(SMALL, base_interval_s=0.03, retain_epochs=3, max_epoch_rows=16, heartbeat_s=0.03)

@@ -19,8 +19,9 @@ from penstock.dataplane.disk import is_temp
 from penstock.dataplane.frames import FrameKind, frame_size, scan_frames
 from penstock.errors import CheckpointError
 from penstock.sim.programs import memory_program
-from penstock.testing_checks import CheckFailure, check_schedule
-from penstock.testing_replay import replay
+from penstock.testing.line import CheckFailure
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule
 
 ADVISORY = ("drivers/heartbeat",)
 """Guards against accidents only: its damage need not be noticed."""

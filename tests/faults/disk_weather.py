@@ -12,15 +12,17 @@ from tests.faults.zombie_runs import check_run, scratch
 
 from penstock.dataplane.disk import Disk, Step
 from penstock.errors import CorruptFileError, PenstockError
-from penstock.sim.inprocess import SMALL, Driver, quick
+from penstock.sim.inprocess import Driver
 from penstock.sim.loop import Loop
 from penstock.sim.model import Violation
 from penstock.sim.programs import local_program, memory_program
 from penstock.sim.promises import Promises
 from penstock.sim.protocol import simulate
+from penstock.sim.timing import SMALL, quick
 from penstock.sim.world import Weather
-from penstock.testing_checks import CheckFailure
-from penstock.testing_disk import SimCrash, SimDisk
+from penstock.testing.disk import SimDisk
+from penstock.testing.faults import SimCrash
+from penstock.testing.line import CheckFailure
 
 CHECKPOINT = "/work/checkpoint"
 LOSSES = 4

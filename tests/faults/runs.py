@@ -18,8 +18,9 @@ from penstock.dataplane.disk import Disk, PosixCalls, StepDisk
 from penstock.dataplane.program import Program
 from penstock.dataplane.settings import Settings
 from penstock.errors import CheckpointError, PenstockError
-from penstock.sim.inprocess import SMALL, Driver, quick
+from penstock.sim.inprocess import Driver
 from penstock.sim.programs import make_rows, memory_program
+from penstock.sim.timing import SMALL, quick
 
 KEPT = quick(SMALL, retain_all=True)
 OPERATORS = ("fold", "gather")

@@ -16,7 +16,7 @@ from penstock.dataplane import paths, recordlog
 from penstock.dataplane.disk import PosixDisk
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.processes import descendants
-from penstock.testing_checks import check_schedule
+from penstock.testing.schedule import check_schedule
 
 
 def kill_drivers(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterator[str]:

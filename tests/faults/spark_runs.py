@@ -22,8 +22,8 @@ from penstock.dataplane.compile import compile_program
 from penstock.dataplane.program import Program
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.processes import descendants
-from penstock.testing_checks import check_schedule
-from penstock.testing_replay import replay
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule
 
 HERE = Path(__file__).parent
 WORKERS, CORES = 2, 3

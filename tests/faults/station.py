@@ -11,7 +11,7 @@ import numpy as np
 from penstock.dataplane import messages, paths, records
 from penstock.dataplane.chains import Chains, complete_snapshots
 from penstock.dataplane.disk import Disk
-from penstock.dataplane.positions import take_epoch
+from penstock.dataplane.positions import Budget, take_epoch
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import Record, TaskPart
 from penstock.dataplane.run import Run
@@ -72,7 +72,7 @@ class Station:
         """The message of the operator's next epoch, over everything that waits up to `rows`."""
         chain = self.chain
         ready = np.ones(chain.spec.shards, np.bool_)
-        self.takes = take_epoch(chain.groups, ready, self.chains.waiting(chain), rows)
+        self.takes = take_epoch(chain.groups, ready, self.chains.waiting(chain), Budget(rows))
         run = Run(chain, Settings())
         groups = [
             messages.TaskGroup(records.pack_u16(take.shards), run.pieces_of(take)) for take in self.takes
@@ -105,6 +105,8 @@ class Station:
         """Give all shards up; return the names of their environments."""
         self.worker.handle(messages.Commit(self.operator, 0, self.chain.epoch))
         every = np.arange(self.chain.spec.shards, dtype=np.uint16)
-        answer = self.worker.handle(messages.Release(self.operator, 0, records.pack_u16(every)))
+        answer = self.worker.handle(
+            messages.Release(self.operator, 0, records.pack_u16(every), self.chain.epoch)
+        )
         assert isinstance(answer, messages.Released), answer
         return {shard.shard: shard.local for shard in answer.shards}

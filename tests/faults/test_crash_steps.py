@@ -19,7 +19,7 @@ from tests.faults.zombie_runs import scratch
 
 from penstock.dataplane.disk import PosixCalls, Step, StepDisk
 from penstock.dataplane.recordlog import LogWriter
-from penstock.testing_disk import When
+from penstock.testing.faults import When
 
 STEP_OF = {
     "mkdir": Step.MKDIR, "create": Step.CREATE, "write": Step.WRITE, "sync": Step.SYNC, "sync_dir": Step.SYNC_DIR,

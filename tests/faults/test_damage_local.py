@@ -16,8 +16,8 @@ from tests.faults.runs import KEPT, fast_disk, real_program, scratch
 from penstock.dataplane.state.local import LocalShard
 from penstock.errors import StorageError
 from penstock.sim.inprocess import Driver
-from penstock.testing_checks import check_schedule
-from penstock.testing_replay import replay
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule
 
 
 @pytest.mark.parametrize("operator", ["fold", "gather"])

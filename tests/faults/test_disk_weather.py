@@ -17,7 +17,7 @@ from tests.faults.disk_weather import (
 )
 
 from penstock.sim.protocol import simulate
-from penstock.testing_disk import SimDisk
+from penstock.testing.disk import SimDisk
 
 
 def wrong_seeds(check: Callable[[int], str | None], count: int) -> list[str]:

@@ -14,9 +14,10 @@ from tests.faults.spark_runs import Run, cluster, violations, watched_settings
 
 from penstock.errors import PenstockError
 from penstock.spark.localcluster import LocalCluster
-from penstock.testing_checks import CheckFailure, check_schedule
-from penstock.testing_replay import replay
-from penstock.testing_tamper import Tampering, tamper_rows
+from penstock.testing.line import CheckFailure
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule
+from penstock.testing.tamper import Tampering, tamper_rows
 
 pytestmark = pytest.mark.cluster
 

@@ -19,11 +19,13 @@ from penstock.dataplane.disk import Disk, PosixDisk, Step
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import extents_of
 from penstock.errors import PenstockError
-from penstock.sim.inprocess import SMALL, Driver, quick
+from penstock.sim.inprocess import Driver
 from penstock.sim.lease import Gate
 from penstock.sim.programs import local_program
-from penstock.testing_checks import CheckFailure, check_schedule, read_line
-from penstock.testing_replay import replay_line
+from penstock.sim.timing import SMALL, quick
+from penstock.testing.line import CheckFailure, read_line
+from penstock.testing.replay import replay_line
+from penstock.testing.schedule import check_schedule
 
 KEPT = quick(SMALL, retain_all=True, base_interval_s=0.05)
 ROWS = 160

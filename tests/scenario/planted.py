@@ -77,8 +77,8 @@ def _says_done_before_the_side_effect(driver: Any) -> type:
             self._soon(0.05, lambda: self._write_out(work))
 
         def _write_out(self, work: Any) -> None:
-            inprocess: Any = importlib.import_module("penstock.sim.inprocess")
-            table = inprocess.read_sink_rows(self.disk, self.checkpoint, self.program, work)
+            errands: Any = importlib.import_module("penstock.dataplane.errands")
+            table = errands.read_sink_rows(self.disk, self.checkpoint, self.program, work)
             self.sink.calls.append((self.generation, work.epoch, table))
 
     return Faulty

@@ -8,12 +8,14 @@ from penstock.dataplane import paths
 from penstock.dataplane.records import Extent, TaskPart
 from penstock.dataplane.run import Phase
 from penstock.errors import CorruptFileError, FencedError
-from penstock.sim.inprocess import SMALL, Driver, SinkLog, quick
+from penstock.sim.inprocess import Driver
 from penstock.sim.loop import Loop
 from penstock.sim.programs import local_program, memory_program
-from penstock.testing_checks import check_schedule
-from penstock.testing_disk import SimDisk
-from penstock.testing_replay import replay
+from penstock.sim.surroundings import SinkLog
+from penstock.sim.timing import SMALL, quick
+from penstock.testing.disk import SimDisk
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule
 
 CHECKPOINT = "/work/checkpoint"
 
@@ -76,7 +78,9 @@ def test_a_driver_whose_half_written_file_a_newer_one_swept_away_is_told_who_won
     assert isinstance(old.failed, FencedError)
 
 
-def test_an_overtaken_driver_that_misses_a_file_is_told_who_won_and_not_to_restore_a_copy(machine: SimDisk) -> None:
+def test_an_overtaken_driver_that_misses_a_file_is_told_who_won_and_not_to_restore_a_copy(
+    machine: SimDisk,
+) -> None:
     loop, program = Loop(3), memory_program()
     old = Driver(machine, CHECKPOINT, program, loop=loop, name="old", rows=200)
     old.run_until(lambda: old.engine.chains["fold"].epoch > 2)

@@ -33,7 +33,7 @@ from penstock.dataplane.disk import PosixDisk, Step
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.recordlog import frame_bytes
 from penstock.spark import query as starting
-from penstock.testing_disk import FaultPlan, fail
+from penstock.testing.faults import FaultPlan, fail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,3 +143,30 @@ def test_a_source_that_fails_ends_the_query_with_its_name(
         with pytest.raises(penstock.QueryError, match="trades"):
             query.awaitTermination(1)
     assert json.loads((tmp_path / "checkpoint" / "ingest" / "trades" / "metadata").read_text())["id"]
+
+
+def test_a_folder_of_the_spark_query_that_is_gone_is_refused_and_nothing_counts_twice(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    counted = penstock.from_dataframe(stream_of(spark, folder), name="trades").groupBy("name").count()
+    checkpoint = tmp_path / "checkpoint"
+    with running(counted, spark, checkpoint) as query:
+        query.processAllAvailable()
+    shutil.rmtree(checkpoint / "ingest" / "trades")
+    with running(counted, spark, checkpoint) as query:
+        wait_until(lambda: not query.isActive)
+        error = query.exception()
+        assert isinstance(error, penstock.CheckpointError)
+        assert "ingest/trades" in str(error) and "counted twice" in str(error)
+        progress = query.lastProgress
+        assert progress is not None and progress["sources"]["trades"]["rows"] == 600
+
+
+def test_a_null_in_the_stamp_column_names_source_and_column(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    stream = penstock.from_dataframe(stream_of(spark, folder), name="trades", stamp="amount")
+    with running(stream.groupBy("name").count(), spark, tmp_path / "checkpoint") as query:
+        wait_until(lambda: not query.isActive)
+        said = str(query.exception())
+        assert said.startswith("source 'trades': column 'amount' is its stamp and has"), said

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.flows import (
@@ -16,6 +16,7 @@ from tests.spark.flows import (
     lease_jobs,
     model_regions,
     running,
+    sales,
     two_steps,
     wait_until,
 )
@@ -102,3 +103,44 @@ def test_a_session_stopped_under_a_query_ends_it_with_the_reason_and_it_goes_on_
     with running(two_steps(ROWS, rate=3000), penstock.session("penstock-tests"), tmp_path) as query:
         await_rows(query, ROWS)
         assert last_regions([before, query.table()]) == model_regions(ROWS)
+
+
+def test_processing_all_that_is_available_ends_on_a_source_that_does_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with running(two_steps(None, rate=1500), spark, tmp_path) as query:
+        query.processAllAvailable()
+        wait_until(lambda: committed(query) > 500, query)
+        before = committed(query)
+        query.processAllAvailable()
+        assert sum(region[0] for region in last_regions([query.table()]).values()) >= before
+
+
+def test_a_function_that_kills_its_process_every_time_ends_the_query_by_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def die(key: Any, rows: Any, state: Any) -> Any:
+        os._exit(3)
+
+    doomed = sales(None).groupBy("customer").apply_rows(die, schema="x long", state={}, name="doomed")
+    with running(doomed, spark, tmp_path) as query:
+        wait_until(lambda: not query.isActive, seconds=60)
+        error = query.exception()
+        assert isinstance(error, penstock.OperatorError)
+        assert "operator 'doomed' lost its process" in str(error)
+
+
+def test_a_function_that_does_not_return_is_named_and_can_be_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def hang(key: Any, rows: Any, state: Any) -> Any:
+        time.sleep(600)
+
+    stuck = sales(None).groupBy("customer").apply_rows(hang, schema="x long", state={}, name="stuck")
+    with running(stuck, spark, tmp_path) as query:
+        wait_until(lambda: "'stuck' has been at epoch 1 for" in query.status["message"], query)
+        began = time.monotonic()
+        query.stop()
+        assert time.monotonic() - began < 25.0
+        assert query.exception() is None
+    wait_until(lambda: not lease_jobs(spark), seconds=10)

@@ -11,7 +11,7 @@ from tests.faults.disk_weather import clean_up_race, power_loss, power_loss_with
 from tests.faults.zombie_runs import scratch, zombie
 from tests.torture.report import Report, over_seeds
 
-from penstock.testing_disk import When
+from penstock.testing.faults import When
 
 CHUNK = 100
 

@@ -73,47 +73,71 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def tree(roots: Iterable[int], proc: Path = PROC) -> list[Process]:
-    """List the living processes among `roots` and everything below them, each once."""
+def hold_to_cores(count: int) -> int:
+    """Hold this process and all it starts from now on to so many cores; return how many it may use.
+
+    Call it before anything is started: both sides of a comparison are then held alike, whatever they start.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    return usable_cores()
+
+
+def tree(roots: Iterable[int], proc: Path = PROC, apart_from: Iterable[int] = ()) -> list[Process]:
+    """List the living processes among `roots` and everything below them, each once.
+
+    Args:
+        apart_from: roots of trees that are left out, such as a peer's that this process has started.
+    """
     alive = {process.pid: process for process in _processes(proc)}
     below: dict[int, list[int]] = {}
     for process in alive.values():
         below.setdefault(process.parent, []).append(process.pid)
     found: dict[int, Process] = {}
+    left_out = set(apart_from)
     waiting = [pid for pid in roots if pid in alive]
     while waiting:
         pid = waiting.pop()
-        if pid not in found:
+        if pid not in found and pid not in left_out:
             found[pid] = alive[pid]
             waiting.extend(below.get(pid, ()))
     return list(found.values())
 
 
-def cpu_seconds(roots: Iterable[int], proc: Path = PROC) -> float:
+def cpu_seconds(roots: Iterable[int], proc: Path = PROC, apart_from: Iterable[int] = ()) -> float:
     """Add up the CPU time of whole process trees, of children that ended and were waited for as well."""
-    return sum(process.cpu_s for process in tree(roots, proc))
+    return sum(process.cpu_s for process in tree(roots, proc, apart_from))
 
 
 class CpuMeter:
     """CPU of process trees since the meter was made."""
 
-    def __init__(self, roots: Sequence[int] = (), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        roots: Sequence[int] = (),
+        clock: Callable[[], float] = time.monotonic,
+        apart_from: Sequence[int] = (),
+    ) -> None:
         self._roots = tuple(roots) or (os.getpid(),)
+        self._apart_from = tuple(apart_from)
         self._clock = clock
         self._start_s = clock()
-        self._start_cpu_s = cpu_seconds(self._roots)
+        self._start_cpu_s = self._cpu_s()
 
     def read(self) -> CpuUse:
-        return CpuUse(self._clock() - self._start_s, max(0.0, cpu_seconds(self._roots) - self._start_cpu_s))
+        return CpuUse(self._clock() - self._start_s, max(0.0, self._cpu_s() - self._start_cpu_s))
+
+    def _cpu_s(self) -> float:
+        return cpu_seconds(self._roots, apart_from=self._apart_from)
 
 
-def python_resident_bytes(roots: Iterable[int], proc: Path = PROC) -> int:
+def python_resident_bytes(roots: Iterable[int], proc: Path = PROC, apart_from: Iterable[int] = ()) -> int:
     """Add up the anonymous resident memory of the Python processes in these trees.
 
     File mappings are left out: mapped state and mapped segments belong to the page cache and can be dropped.
     Pages that forked workers share with their parent count once for each of them, so this never flatters.
     """
-    pythons = [process.pid for process in tree(roots, proc) if _runs_python(process, proc)]
+    pythons = [process.pid for process in tree(roots, proc, apart_from) if _runs_python(process, proc)]
     return sum(anonymous_bytes(pid, proc) for pid in pythons)
 
 

@@ -38,13 +38,20 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def ratio_spread(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Divide the medians; low and high are the worst and the best pairing of any two samples."""
+    """Divide the medians; low and high are the worst and the best pair.
+
+    Samples that are as many on both sides were taken in alternation, so the first belongs to the first and so
+    on: what slowed the machine down for a while slowed both of a pair. Otherwise any two make a pair.
+    """
     mine, other = spread(ours), spread(theirs)
     if other.low <= 0:
         raise ValueError(f"a ratio needs samples above zero to divide by, not {list(theirs)}")
-    return Spread(
-        mine.median / other.median, mine.low / other.high, mine.high / other.low, min(len(ours), len(theirs))
-    )
+    middle = mine.median / other.median
+    if len(ours) == len(theirs):
+        pairs = [one / two for one, two in zip(ours, theirs, strict=True)]
+    else:
+        pairs = [mine.low / other.high, mine.high / other.low]
+    return Spread(middle, min(middle, *pairs), max(middle, *pairs), min(len(ours), len(theirs)))
 
 
 @dataclass
@@ -62,6 +69,8 @@ class BenchResult:
     ratios: dict[str, float] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
+    failed: list[str] = field(default_factory=list)
+    """Parts that ended with an error; the caller reports them."""
 
     def add_ratio(self, name: str, ours: Sequence[float], theirs: Sequence[float]) -> Spread:
         """Add ours divided by theirs, with its spread among the figures, and write."""
@@ -72,13 +81,16 @@ class BenchResult:
         return ratio
 
     def add_figures(self, **figures: float | int | str | bool | Spread | None) -> None:
-        """Add figures by name, a `Spread` as its median and `<name>_spread`, and write."""
+        """Add figures by name, a `Spread` as its median and `<name>_spread`, and write.
+
+        What is not a finite number was not measured, and stands there as null.
+        """
         for name, figure in figures.items():
             if isinstance(figure, Spread):
                 self.figures[name] = _rounded(figure.median)
                 self.figures[f"{name}_spread"] = [_rounded(figure.low), _rounded(figure.high)]
             else:
-                self.figures[name] = _rounded(figure) if isinstance(figure, float) else figure
+                self.figures[name] = _finite(figure) if isinstance(figure, float) else figure
         self.write()
 
     def as_json(self) -> dict[str, Any]:
@@ -100,6 +112,10 @@ class BenchResult:
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         beside.write_text(text, encoding="utf-8")
         os.replace(beside, self.path)
+
+
+def _finite(number: float) -> float | None:
+    return _rounded(number) if math.isfinite(number) else None
 
 
 def _rounded(number: float) -> float:

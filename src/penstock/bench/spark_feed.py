@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from penstock.workloads.keyed import KEYED_SCHEMA, keyed_rows
 
 PARTS: Final = 2  # files a batch, so that two cores read at the same time
-MAX_PREPARED_ROWS: Final = 32_000_000  # past this, prepared files appear again under further names
+MAX_PREPARED_ROWS: Final = 16_000_000  # past this, prepared files appear again under further names
 LUMP_S: Final = 0.05
 POOL_FILES: Final = 16
 
@@ -109,7 +109,7 @@ def prepare_batches(
     for batch in range(distinct):
         for part in range(PARTS):
             number = (first + batch) * PARTS + part
-            _write_in_order(space.pool / f"{number:06d}.parquet", spec.rows(number * share, share), number)
+            write_in_order(space.pool / f"{number:06d}.parquet", spec.rows(number * share, share), number)
     for batch in range(batches):
         for part in range(PARTS):
             source = (first + batch % distinct) * PARTS + part
@@ -127,11 +127,12 @@ def prepare_every_key(space: Workspace, keys: int, rows_per_batch: int) -> int:
         ids = np.arange(number * share, min(keys, (number + 1) * share), dtype=np.int64)
         columns: list[Any] = [pa.array(ids * step % keys), pa.array(ids & 1023), pa.array(np.zeros_like(ids))]
         rows = pa.RecordBatch.from_arrays(columns, schema=KEYED_SCHEMA)
-        _write_in_order(space.rows / f"{number:06d}.parquet", rows, number)
+        write_in_order(space.rows / f"{number:06d}.parquet", rows, number)
     return -(-files // PARTS)
 
 
-def _write_in_order(path: Path, rows: pa.RecordBatch, number: int) -> None:
+def write_in_order(path: Path, rows: pa.RecordBatch, number: int) -> None:
+    """Write a file whose place among those of its folder is `number`, whatever is written when."""
     write_part(path, rows)
     # Spark reads files by time of modification; equal times would leave the order to the file system.
     when_s = 1_700_000_000 + number
@@ -143,9 +144,20 @@ class OpenLoopFeed:
 
     All rows of a file are stamped with the moment the file was *due*, so a late reader is charged and the
     filling of a file is not. Files are written beforehand and linked in, which costs next to no CPU.
+
+    Args:
+        stamped: write the stamp into the rows, for a reader whose commits name no files. Files are then written
+            when they are due, which is for low rates only.
     """
 
-    def __init__(self, space: Workspace, spec: RowSpec, rate_per_s: float, lump_s: float = LUMP_S) -> None:
+    def __init__(
+        self,
+        space: Workspace,
+        spec: RowSpec,
+        rate_per_s: float,
+        lump_s: float = LUMP_S,
+        stamped: bool = False,
+    ) -> None:
         self.lump_s = lump_s
         self.rows_per_file = max(1, round(rate_per_s * lump_s))
         self._space = space
@@ -154,9 +166,10 @@ class OpenLoopFeed:
         self._start_s = 0.0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="open-loop-feed", daemon=True)
-        for number in range(POOL_FILES):
-            rows = spec.rows(number * self.rows_per_file, self.rows_per_file)
-            write_part(space.pool / f"{number:06d}.parquet", rows)
+        self._spec = spec
+        self._stamped = stamped
+        for number in range(0 if stamped else POOL_FILES):
+            write_part(space.pool / f"{number:06d}.parquet", self._rows(number))
 
     @property
     def rate_per_s(self) -> float:
@@ -186,9 +199,22 @@ class OpenLoopFeed:
             wait_s = self.due_s(self._dropped) - time.time()
             if wait_s > 0 and self._end.wait(wait_s):
                 return
-            source = self._space.pool / f"{self._dropped % POOL_FILES:06d}.parquet"
+            number = self._dropped % POOL_FILES
+            source = self._space.pool / f"{number:06d}.parquet"
+            if self._stamped:
+                source.unlink(missing_ok=True)
+                write_part(source, stamp_rows(self._rows(number), self.due_s(self._dropped)))
             os.link(source, self._space.rows / file_name(self._dropped))
             self._dropped += 1
+
+    def _rows(self, number: int) -> pa.RecordBatch:
+        return self._spec.rows(number * self.rows_per_file, self.rows_per_file)
+
+
+def stamp_rows(rows: pa.RecordBatch, time_s: float) -> pa.RecordBatch:
+    """Return the rows with one stamp for all, in microseconds since 1970."""
+    stamps = pa.array(np.full(rows.num_rows, round(time_s * 1e6), np.int64))
+    return rows.set_column(rows.schema.get_field_index("stamp"), rows.schema.field("stamp"), stamps)
 
 
 def file_name(number: int) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+from typing import Final
 
 from penstock.bench.machine import CpuUse
 from penstock.bench.result import Spread, spread
@@ -75,6 +76,63 @@ class HeldRate:
     def rate_per_s(self) -> float:
         """What stands for Spark: the measured rate, or the derived one where no fed rate was held."""
         return self.open_loop_per_s or self.closed_loop_per_s
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one way of running plain Spark came to, in the words a reader needs to judge a comparison."""
+
+    name: str
+    rate_per_s: float
+    mean_ms: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.rate_per_s:,.0f} rows/s at a mean latency of {self.mean_ms:,.0f} ms"
+
+
+NEAR: Final = 1.5
+"""How far above its lowest mean latency a setting of Spark's may lie to stand for it where none met the bound."""
+
+
+def of_batches(run: BatchRun) -> Setting:
+    return Setting(f"prepared batches, {run.name}", run.rate_per_s.median, run.mean_latency_ms)
+
+
+def of_feed(run: SteadyRun) -> Setting:
+    return Setting("rows fed at a set rate", run.rate_per_s, run.latency.mean_ms)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What stands for plain Spark at a bound.
+
+    `beyond` is the fastest that missed the bound by half of it or less, if that is faster: where a bound cuts
+    between two settings by a hair, a reader should know of both.
+    """
+
+    setting: Setting
+    met_bound: bool
+    beyond: Setting | None
+
+
+def choose_setting(settings: Sequence[Setting], bound_ms: float) -> Chosen:
+    """Choose what a rate within a mean latency is compared with.
+
+    The fastest that met it. Where none did, the fastest of those near the lowest latency there was: neither a
+    slow one that is a little quicker to answer, nor a fast one whose rows wait for seconds.
+
+    Raises:
+        ValueError: there is nothing to choose from.
+    """
+    if not settings:
+        raise ValueError("plain Spark gave no run to compare with")
+    lowest_ms = min(setting.mean_ms for setting in settings)
+    limit_ms = bound_ms if lowest_ms <= bound_ms else lowest_ms * NEAR
+    within = [setting for setting in settings if setting.mean_ms <= limit_ms]
+    chosen = max(within, key=lambda setting: setting.rate_per_s)
+    beyond = [setting for setting in settings if bound_ms < setting.mean_ms <= NEAR * bound_ms]
+    fastest = max(beyond, key=lambda setting: setting.rate_per_s, default=chosen)
+    return Chosen(chosen, lowest_ms <= bound_ms, fastest if fastest.rate_per_s > chosen.rate_per_s else None)
 
 
 def derive_latency(waits_ms: Sequence[float], rows_each: int) -> Latency:

@@ -46,6 +46,8 @@ from penstock.bench.spark_rows import OUTPUT, STATE, CountRows, count_in_pandas
 
 ROW_DDL: Final = "key bigint, value bigint, stamp bigint"
 WARM_BATCHES: Final = 20
+WARM_ROWS: Final = 200
+"""Rows of a warm-up batch that only has to warm: the Python APIs cost by the key, and a large one takes seconds."""
 UNIFORM_10M: Final = RowSpec(keys=10_000_000, zipf=0.0)
 DEFAULT_ROWS: Final = RowSpec()
 
@@ -157,9 +159,37 @@ def run_batches(
     Raises:
         PeerError: fewer than three batches were committed within `timeout_s`, or the query failed.
     """
+    return run_sizes(spark, [(rows_per_batch, batches)], build, spec, timeout_s=timeout_s)[0]
+
+
+def run_sizes(
+    spark: SparkSession,
+    sizes: Sequence[tuple[int, int]],
+    build: Build = native,
+    spec: RowSpec = DEFAULT_ROWS,
+    warm_batches: int = 0,
+    timeout_s: float = 120.0,
+) -> list[BatchRun]:
+    """Run batches of several sizes, one size after the other, in one query; the last half of each counts.
+
+    Args:
+        sizes: (rows a batch, batches).
+        warm_batches: batches of `WARM_ROWS` rows that run before and count for nothing.
+
+    Raises:
+        PeerError: of some size fewer than three batches were committed, or the query failed.
+    """
     with workspace() as space:
-        prepare_batches(space, spec, rows_per_batch, batches)
-        return _drain(spark, space, build, rows_per_batch, 0, timeout_s)
+        first = 0
+        for rows, batches in [(WARM_ROWS, warm_batches), *sizes]:
+            prepare_batches(space, spec, rows, batches, first=first)
+            first += batches
+        times_s = _drain(spark, space, build, timeout_s)[warm_batches:]
+    runs = []
+    for rows, batches in sizes:
+        runs.append(_batch_run(build, rows, times_s[:batches]))
+        times_s = times_s[batches:]
+    return runs
 
 
 def run_many_keys(
@@ -169,16 +199,18 @@ def run_many_keys(
     batches: int = WARM_BATCHES,
     timeout_s: float = 420.0,
 ) -> BatchRun:
-    """Run `batches` batches on state that already holds every key; the last half of them counts."""
+    """Run `batches` batches on state that already holds every key; the last half of them counts.
+
+    The last batch that fills the state stands before them as their start.
+    """
     with workspace() as space:
         prefill = prepare_every_key(space, spec.keys, rows_per_batch)
         prepare_batches(space, spec, rows_per_batch, batches, first=prefill)
-        return _drain(spark, space, native, rows_per_batch, prefill, timeout_s)
+        return _batch_run(native, rows_per_batch, _drain(spark, space, native, timeout_s)[prefill - 1 :])
 
 
-def _drain(
-    spark: SparkSession, space: Workspace, build: Build, rows_per_batch: int, skip: int, timeout_s: float
-) -> BatchRun:
+def _drain(spark: SparkSession, space: Workspace, build: Build, timeout_s: float) -> list[float]:
+    """Let a query take in all that lies ready; return when it committed each batch."""
     frame = build(read_rows(spark, str(space.rows), PARTS))
     query = _start(frame, space, available_now=True)
     watch = CommitWatch(space.checkpoint)
@@ -187,10 +219,13 @@ def _drain(
         while _running(query) and time.monotonic() < deadline_s:
             watch.poll()
             time.sleep(0.2)
-    times_s = list(watch.poll().values())[skip:]
+    return list(watch.poll().values())
+
+
+def _batch_run(build: Build, rows_per_batch: int, times_s: Sequence[float]) -> BatchRun:
     name = f"{build.__name__}, {rows_per_batch:,} rows a batch"
     if len(times_s) < 3:
-        raise PeerError(f"{name}: {len(times_s)} batches counted in {timeout_s:.0f} s; allow it more time")
+        raise PeerError(f"{name}: {len(times_s)} batches were committed in time; stop other work and retry")
     run = derive_batch_run(name, rows_per_batch, times_s)
     say(f"{name}: {run.rate_per_s.median:,.0f} rows/s, {run.interval_ms.median:.0f} ms a batch")
     return run
@@ -267,13 +302,15 @@ def find_held_rate(
     bound_ms: float = 500.0,
     probes: int = 4,
     batches: int = WARM_BATCHES,
+    first_per_s: float | None = None,
 ) -> HeldRate:
     """Search, by open-loop runs, the highest rate whose mean latency stays within `bound_ms`.
 
-    The closed-loop runs say where to look first, and count themselves where they stay within the bound.
+    The closed-loop runs say where to look first, unless `first_per_s` does, and count themselves where they
+    stay within the bound.
     """
     runs: list[SteadyRun] = []
-    rate = estimate_held_rate(known, bound_ms)
+    rate = first_per_s or estimate_held_rate(known, bound_ms)
     for _ in range(probes):
         runs.append(run_steady(spark, rate, batches=batches, timeout_s=20.0))
         found = derive_held_rate((), runs, bound_ms)
@@ -288,6 +325,7 @@ def find_batch_size(
     bound_ms: float,
     batches: int,
     tries: int = 2,
+    warm_batches: int = 0,
 ) -> list[BatchRun]:
     """Run batches of the sizes that promise the highest rate within a mean latency; return all runs known."""
     runs = list(known)
@@ -295,7 +333,10 @@ def find_batch_size(
         rows = propose_batch_rows(runs, bound_ms)
         if any(0.85 < rows / run.rows_per_batch < 1.2 for run in runs):
             break  # as good as measured
-        runs.append(run_batches(spark, rows, build, batches=batches, timeout_s=batches * bound_ms / 500))
+        timeout_s = 30 + batches * bound_ms / 500
+        runs.extend(
+            run_sizes(spark, [(rows, batches)], build, warm_batches=warm_batches, timeout_s=timeout_s)
+        )
     return runs
 
 
@@ -321,6 +362,7 @@ def call(spark: SparkSession | None, name: str, arguments: Mapping[str, Any], qu
     """Run one of this module's measurements by name, with arguments as they come from JSON."""
     calls: Mapping[str, Callable[..., object]] = {
         "run_batches": run_batches,
+        "run_sizes": run_sizes,
         "run_many_keys": run_many_keys,
         "run_steady": run_steady,
         "find_held_rate": find_held_rate,
@@ -334,6 +376,8 @@ def call(spark: SparkSession | None, name: str, arguments: Mapping[str, Any], qu
         given["build"] = BUILDS[given["build"]]
     if "spec" in given:
         given["spec"] = msgspec.convert(given["spec"], RowSpec)
+    if "sizes" in given:
+        given["sizes"] = msgspec.convert(given["sizes"], list[tuple[int, int]])
     if "known" in given:
         given["known"] = msgspec.convert(given["known"], list[BatchRun])
     with settings(spark, QUICK_FILES if quick_files else {}):

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Literal, TypeVar
@@ -97,6 +98,18 @@ class SparkPeer:
         }
         return self._call("run_batches", arguments, BatchRun, timeout_s + 60, quick_files)
 
+    def sizes(
+        self, sizes: Sequence[tuple[int, int]], api: Api, warm_batches: int = 0, timeout_s: float = 420.0
+    ) -> list[BatchRun]:
+        """Run (rows a batch, batches) one after the other in one query; the last half of each counts.
+
+        Raises:
+            PeerProcessError: also when what the API needs is not installed.
+        """
+        check_installed(api)
+        arguments = {"sizes": sizes, "build": api, "warm_batches": warm_batches, "timeout_s": timeout_s}
+        return self._call("run_sizes", arguments, list[BatchRun], timeout_s + 60)
+
     def many_keys(
         self,
         rows_per_batch: int = 1_000_000,
@@ -121,10 +134,15 @@ class SparkPeer:
         return self._call("run_steady", arguments, SteadyRun, timeout_s + 30, quick_files)
 
     def held_rate(
-        self, known: Sequence[BatchRun], bound_ms: float = 500.0, probes: int = 4, quick_files: bool = False
+        self,
+        known: Sequence[BatchRun],
+        bound_ms: float = 500.0,
+        probes: int = 4,
+        first_per_s: float | None = None,
+        quick_files: bool = False,
     ) -> HeldRate:
         """Search the highest rate within a mean latency by feeding rates and measuring."""
-        arguments = {"known": known, "bound_ms": bound_ms, "probes": probes}
+        arguments = {"known": known, "bound_ms": bound_ms, "probes": probes, "first_per_s": first_per_s}
         return self._call("find_held_rate", arguments, HeldRate, 60 + 40 * probes, quick_files)
 
     def batch_size(
@@ -134,10 +152,19 @@ class SparkPeer:
         bound_ms: float = 10_000.0,
         batches: int = 6,
         tries: int = 2,
+        warm_batches: int = 0,
     ) -> list[BatchRun]:
         """Run batches of the sizes that promise the highest rate within a mean latency; return all runs."""
-        arguments = {"known": known, "build": api, "bound_ms": bound_ms, "batches": batches, "tries": tries}
-        return self._call("find_batch_size", arguments, list[BatchRun], 60 + tries * batches * bound_ms / 400)
+        arguments = {
+            "known": known,
+            "build": api,
+            "bound_ms": bound_ms,
+            "batches": batches,
+            "tries": tries,
+            "warm_batches": warm_batches,
+        }
+        timeout_s = 60 + tries * (60 + batches * bound_ms / 400)
+        return self._call("find_batch_size", arguments, list[BatchRun], timeout_s)
 
     def idle_cpu(self, seconds: float = 5.0) -> CpuUse:
         """Measure the CPU of all of plain Spark's processes while a warmed query has nothing to do."""
@@ -203,6 +230,15 @@ class SparkPeer:
         end = os.fstat(self._noise).st_size
         last = os.pread(self._noise, 1000, max(0, end - 1000)).decode(errors="replace").strip()
         return PeerProcessError(f"the process of plain Spark ended {moment}; its last words: {last}")
+
+
+def check_installed(api: Api) -> None:
+    """Raise PeerProcessError, before any time is spent, when an API lacks what it needs."""
+    if api == "with_state" and (find_spec("google") is None or find_spec("google.protobuf") is None):
+        raise PeerProcessError(
+            "PySpark's transformWithState needs the package protobuf beside it, and it is not installed; "
+            "pip install 'penstock[dev]' or protobuf."
+        )
 
 
 def serve(requests: IO[bytes], answer: Callable[[bytes], None]) -> None:

@@ -12,9 +12,7 @@ import typer
 from penstock.errors import PenstockError
 from penstock.version import __version__
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Stateful stream processing on Spark."
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Stateful stream processing on Spark.")
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.dataplane import paths
 from penstock.dataplane.disk import AppendFile, Disk
 from penstock.dataplane.frames import FrameKind, decode_frame, encode_frame, frame_crc
-from penstock.dataplane.keys import group_rows_by_shard, hash_keys, shards_of
+from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shards_of
 from penstock.dataplane.records import Extent, Segment, pack_u32
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA, I64, U16, U32
 from penstock.errors import CorruptFileError

@@ -18,12 +18,14 @@ import numpy as np
 from penstock.dataplane import messages, paths, records
 from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
 from penstock.dataplane.cleanup import plan_cleanup
+from penstock.dataplane.dealing import TaskSlot, assign_tasks, plan_moves
+from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import LatencyLog
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.positions import GroupTake, stamps_of, take_epoch
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
-from penstock.dataplane.run import Lease, Phase, Run, SinkWork, TaskSlot, assign_tasks
+from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.dataplane.state.protocol import U16
@@ -32,6 +34,8 @@ from penstock.errors import CorruptFileError, OperatorError, PenstockError, Stor
 STORAGE_RETRIES = 8
 MAX_LOSSES = 8
 """Processes that one task may lose in a row inside its work before the query ends."""
+SLOW_S = 5.0
+"""Time after which an epoch in work is worth a word to the user."""
 STALL_S = 2.0
 """Gap between two steps after which this process itself was held up, and silence proves nothing."""
 
@@ -153,6 +157,8 @@ class Engine:
             return
         for run in self.runs.values():
             for slot in run.slots:
+                if slot.moving_to == lease:
+                    slot.moving_to = None
                 if slot.lease == lease:
                     self._lose_slot(run, slot)
         self._assign()
@@ -235,7 +241,9 @@ class Engine:
 
     def _files_under_way(self) -> set[str]:
         """Files that reports or records on their way to the log name; the lease that wrote them may be gone by now."""
-        parts = [part for run in self.runs.values() if run.phase is Phase.WORKING for part in run.parts.values()]
+        parts = [
+            part for run in self.runs.values() if run.phase is Phase.WORKING for part in run.parts.values()
+        ]
         parts.extend(part for item in (*self._inflight, *self._held) for part in item.record.parts)
         return set().union(*map(records.files_of, parts))
 
@@ -265,6 +273,7 @@ class Engine:
     def _step_run(self, run: Run, now: float) -> float:
         if run.phase is not Phase.IDLE or self._part == 0 or self.stopping:
             return 1.0
+        self._move_tasks(run)
         if now < run.next_start:
             return run.next_start - now
         if run.spec.kind == "source":
@@ -285,7 +294,7 @@ class Engine:
         waiting = self.chains.waiting(run.chain)
         if not any(waiting.values()) and not run.force_empty:
             return []
-        return take_epoch(run.chain.groups, run.ready, waiting, run.budget_rows())
+        return take_epoch(run.chain.groups, run.ready, waiting, run.budget())
 
     def _start_epoch(self, run: Run, takes: Sequence[GroupTake], now: float) -> None:
         epoch = run.chain.epoch + 1
@@ -346,7 +355,7 @@ class Engine:
             return 0.01
         run.blocked = False
         start = run.chain.offset
-        end = min(arrivals.due(self._wall()), start + run.budget_rows())
+        end = min(arrivals.due(self._wall()), start + run.source_rows())
         if end <= start:
             return arrivals.next_due_in(start, self._wall(), self.settings.min_epoch_s)
         run.begin(run.chain.epoch + 1, (), end - start, now, self._wall())
@@ -496,9 +505,28 @@ class Engine:
         """Give every task without a lease to the lease that serves fewest, within what each should serve."""
         slots = [slot for run in self.runs.values() for slot in run.slots]
         for slot, lease in assign_tasks(slots, list(self.leases), self.wanted_leases()):
-            slot.lease = lease
+            slot.lease, slot.moving_to = lease, None
             self._bring(self.runs[slot.stage], slot)
+        for slot, lease in plan_moves(slots, list(self.leases)):
+            slot.moving_to = lease
         self.step()
+
+    def _move_tasks(self, run: Run) -> None:
+        """Between two epochs: let tasks that should be elsewhere go there; their shards sit out on the way."""
+        for slot in run.slots:
+            if slot.moving_to is None or slot.lease is None or not run.may_move(slot):
+                continue
+            if slot.moving_to not in self.leases:
+                slot.moving_to = None
+            elif run.spec.kind != "operator":
+                slot.lease, slot.moving_to = slot.moving_to, None
+            else:
+                mine = run.shards_of(slot)
+                run.ready[mine] = False
+                run.releasing.add(slot.index)
+                run.unconfirmed.discard(slot.index)
+                release = messages.Release(run.spec.name, slot.index, records.pack_u16(mine), run.chain.epoch)
+                self._shell.send(slot.lease, release)
 
     def _bring(self, run: Run, slot: TaskSlot) -> None:
         if run.spec.kind != "operator" or slot.lease is None:
@@ -550,8 +578,15 @@ class Engine:
 
     def _on_released(self, lease: str, released: messages.Released) -> None:
         run = self.runs[released.stage]
-        if run.slots[released.task].lease == lease:
-            run.note_released(released, self.leases[lease].node)
+        slot = run.slots[released.task]
+        if slot.lease != lease:
+            return
+        run.note_released(released, self.leases[lease].node)
+        slot.lease, slot.moving_to = (slot.moving_to if slot.moving_to in self.leases else None), None
+        if slot.lease is None:
+            self._assign()
+        else:
+            self._bring(run, slot)
             self.step()
 
     def _on_failed(self, lease: str, failed: messages.Failed) -> None:
@@ -570,9 +605,10 @@ class Engine:
         self.fail(error)
 
     def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
-        slot.lease = None
+        slot.lease, slot.moving_to = None, None
         if run.spec.kind == "operator":
             run.ready[run.assigned_to(slot)] = False
+        run.releasing.discard(slot.index)
         run.bringing.pop(slot.index, None)
         run.unconfirmed.discard(slot.index)
         if run.phase is Phase.WORKING and slot.index in run.waiting_for:
@@ -614,22 +650,33 @@ class Engine:
 
     # -- looks --------------------------------------------------------------------------------------------------------
 
-    def drained(self, until: dict[str, int] | None = None) -> bool:
+    def drained(self) -> bool:
         """Whether, in this one look, sources are drained, nothing waits, no epoch is in flight and every sink
-        is done.
-
-        Args:
-            until: for native sources without an end, the row number up to which they must have been drained.
-        """
+        is done; never on a source without an end."""
         if self._inflight or self._held or any(run.phase is not Phase.IDLE for run in self.runs.values()):
             return False
         if any(chain.intent is not None for chain in self.chains.by_name.values()):
             return False
         for name, arrivals in self._arrivals.items():
-            goal = (until or {}).get(name, arrivals.limit)
-            if goal is None or self.chains[name].offset < goal:
+            if arrivals.limit is None or self.chains[name].offset < arrivals.limit:
                 return False
         return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
+
+    def mark(self) -> DrainMark:
+        """Mark the rows that have arrived by now; ask `passed_mark` until they are through."""
+        return DrainMark(self.chains, self._arrivals)
+
+    def passed_mark(self, mark: DrainMark) -> bool:
+        return mark.passed(self._wall())
+
+    def slow_epochs(self) -> dict[str, tuple[int, float]]:
+        """Return, by stage, epochs that tasks have been at for long, and for how many seconds."""
+        now = self._clock()
+        return {
+            name: (run.epoch, now - run.started_at)
+            for name, run in self.runs.items()
+            if run.phase is Phase.WORKING and now - run.started_at > SLOW_S
+        }
 
     def due_now(self) -> dict[str, int]:
         """Row numbers that native sources have reached by the clock."""

@@ -67,11 +67,12 @@ class Bring(msgspec.Struct, tag="bring", frozen=True):
 
 
 class Release(msgspec.Struct, tag="release", frozen=True):
-    """Write these shards to their environments, close them and say so."""
+    """Everything up to `committed` has its record: write these shards to their environments, close them, say so."""
 
     stage: str
     task: int
     shards: bytes
+    committed: int
 
 
 class End(msgspec.Struct, tag="end", frozen=True):

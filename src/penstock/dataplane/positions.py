@@ -31,7 +31,7 @@ class ChannelKey:
 class PublishedRows:
     """A published producer epoch with its rows per consumer shard, counted once."""
 
-    __slots__ = ("bytes", "counts", "epoch", "published", "rows", "stamp")
+    __slots__ = ("bytes", "counts", "epoch", "published", "row_bytes", "rows", "stamp")
 
     def __init__(self, published: Published) -> None:
         self.published = published
@@ -43,6 +43,22 @@ class PublishedRows:
         self.counts: I64 = counts
         self.rows = int(counts.sum())
         self.bytes = sum(segment.extent.length for segment in published.segments)
+        self.row_bytes = self.bytes / max(1, self.rows)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one epoch may take in at most."""
+
+    rows: int
+    bytes: int = 1 << 62
+
+    def shared_by(self, channels: int) -> Budget:
+        return Budget(max(1, self.rows // max(1, channels)), max(1, self.bytes // max(1, channels)))
+
+    def rows_of(self, row_bytes: float) -> int:
+        """Rows of this size that fit, at least one."""
+        return max(1, min(self.rows, int(self.bytes / max(row_bytes, 1e-9))))
 
 
 @dataclass(frozen=True)
@@ -87,10 +103,10 @@ def take_epoch(
     groups: Sequence[ShardGroup],
     ready: npt.NDArray[np.bool_],
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
-    budget_rows: int,
+    budget: Budget,
 ) -> list[GroupTake]:
-    """Choose the ranges of the next epoch: every group with ready shards takes up to `budget_rows`, oldest
-    rows first.
+    """Choose the ranges of the next epoch: every group with ready shards takes up to the budget, oldest rows
+    first.
 
     A group that is behind never overtakes the one in front, so that they meet. Groups without ready shards
     take nothing.
@@ -101,7 +117,7 @@ def take_epoch(
         present = group.shards[ready[group.shards]]
         if len(present) == 0:
             continue
-        take = _take_group(ShardGroup(present, group.at), waiting, budget_rows, len(ready), caps)
+        take = _take_group(ShardGroup(present, group.at), waiting, budget, len(ready), caps)
         takes.append(take)
         caps = caps or take.ends()
     return takes
@@ -110,14 +126,14 @@ def take_epoch(
 def _take_group(
     group: ShardGroup,
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
-    budget_rows: int,
+    budget: Budget,
     shards: int,
     caps: Mapping[ChannelKey, Position],
 ) -> GroupTake:
     shard_rows = np.zeros(shards, np.int64)
     ranges: list[Range] = []
     pieces: list[PieceTaken] = []
-    share = max(1, budget_rows // max(1, len(group.at)))
+    share = budget.shared_by(len(group.at))
     for key in sorted(group.at):
         start = group.at[key]
         end, taken = take_range(waiting.get(key, ()), start, group.shards, share, caps.get(key))
@@ -132,7 +148,7 @@ def _take_group(
 
 
 def take_range(
-    published: Sequence[PublishedRows], start: Position, shards: U16, budget_rows: int, cap: Position | None
+    published: Sequence[PublishedRows], start: Position, shards: U16, budget: Budget, cap: Position | None
 ) -> tuple[Position, list[tuple[int, int, int]]]:
     """Return where the range ends and its pieces (index, first row, end row or -1).
 
@@ -142,7 +158,7 @@ def take_range(
     pieces: list[tuple[int, int, int]] = []
     if cap is not None and cap <= start:
         return end, pieces  # with several channels a group may be behind on one and in front on another
-    left = budget_rows
+    rows_left, bytes_left = budget.rows, float(budget.bytes)
     for number, item in enumerate(published):
         if item.epoch < end.epoch:
             continue
@@ -158,15 +174,16 @@ def take_range(
             if low == 0 and limit < 0 and len(shards) == len(item.counts)
             else _rows_between(counts, low, limit)
         )
-        if rows <= left:
+        if rows <= rows_left and rows * item.row_bytes <= bytes_left:
             pieces.append((number, low, limit))
-            left -= rows
+            rows_left -= rows
+            bytes_left -= rows * item.row_bytes
             end = Position(item.epoch + 1, 0) if limit < 0 else Position(item.epoch, limit)
             if limit >= 0:
                 break
             continue
         if not pieces:
-            cut = _cut(counts, low, budget_rows)
+            cut = _cut(counts, low, budget.rows_of(item.row_bytes))
             whole = cut >= int(counts.max())
             pieces.append((number, low, limit if whole else cut))
             end = (
@@ -206,7 +223,10 @@ def advance(
     groups: Sequence[ShardGroup], moved: Sequence[tuple[U16, Mapping[ChannelKey, Position]]]
 ) -> list[ShardGroup]:
     """Return the groups after some shards moved on; groups at equal positions merge."""
-    placed = [*_without(groups, [shards for shards, _ in moved]), *(ShardGroup(shards, at) for shards, at in moved)]
+    placed = [
+        *_without(groups, [shards for shards, _ in moved]),
+        *(ShardGroup(shards, at) for shards, at in moved),
+    ]
     merged: dict[tuple[tuple[ChannelKey, Position], ...], list[U16]] = {}
     for group in placed:
         if len(group.shards):

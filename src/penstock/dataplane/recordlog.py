@@ -356,10 +356,7 @@ def plan_log_cleanup(names: Sequence[str], newest: paths.LogPart, own_generation
         if is_temp(name)
         and (
             name.startswith("newest.")  # written by the one thread that cleans up
-            or (
-                (part := paths.parse_log(name.split(".log")[0] + ".log")) is not None
-                and part <= newest
-            )
+            or ((part := paths.parse_log(name.split(".log")[0] + ".log")) is not None and part <= newest)
         )
     ]
     return sorted(dead + torn)

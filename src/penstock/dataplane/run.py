@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.chains import Chain
-from penstock.dataplane.positions import GroupTake, PieceTaken
+from penstock.dataplane.dealing import TaskSlot
+from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.state.protocol import U16
@@ -45,15 +46,6 @@ class Lease:
     name: str
     node: str
     heard_at: float
-
-
-@dataclass
-class TaskSlot:
-    """One task of a stage and the lease that serves it now."""
-
-    stage: str
-    index: int
-    lease: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,10 @@ class Run:
         self.blocked = False
         self.epochs = 0
         self.busy_s = 0.0
+        self.sync_s = 0.0
         self.epoch_s = 0.0
+        self.epochs_s = 0.0
+        """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
         tasks = (
             0
@@ -114,10 +109,13 @@ class Run:
         self.ready: npt.NDArray[np.bool_] = np.full(spec.shards, spec.kind != "operator")
         self.bringing: dict[int, set[int]] = {}
         self.bring_later: set[int] = set()
+        self.releasing: set[int] = set()
+        """Tasks whose lease was asked to let their shards go."""
         self.handed_over: dict[int, HandedOver] = {}
         self._task_state_bytes: dict[int, int] = {}
         self._settings = settings
         self._rows_per_s = 0.0
+        self._row_bytes = 0.0
 
     def to(self, phase: Phase) -> None:
         """Change phase; an illegal change names both."""
@@ -167,11 +165,15 @@ class Run:
         self.epochs += 1
         self.unconfirmed = {part.task for part in record.parts if part.delta is not None} | self.unconfirmed
         self.epoch_s = now - self.started_at
+        self.epochs_s += self.epoch_s
         self.busy_s += sum(part.busy_us for part in record.parts) / 1e6
+        self.sync_s += sum(part.sync_us for part in record.parts) / 1e6
         for part in record.parts:
             self._task_state_bytes[part.task] = part.state_bytes
         self.state_bytes = sum(self._task_state_bytes.values())
         self._learn_rate()
+        if self.spec.kind == "source":
+            self._learn_size(record)
         if self.spec.kind == "sink":
             self.next_start = self.started_at + self._settings.sink_epoch_s
 
@@ -184,10 +186,21 @@ class Run:
         weight = _RATE_WEIGHT_UP if sample > known else _RATE_WEIGHT
         self._rows_per_s = known + weight * (sample - known)
 
-    def budget_rows(self) -> int:
-        """Rows that the next epoch may take so that its predicted time stays within bounds."""
+    def _learn_size(self, record: Record) -> None:
+        written = sum(segment.extent.length for part in record.parts for segment in part.segments)
+        if self.rows:
+            sample = written / self.rows
+            self._row_bytes = max(sample, self._row_bytes + _RATE_WEIGHT * (sample - self._row_bytes))
+
+    def budget(self) -> Budget:
+        """What the next epoch may take so that its predicted time and its size stay within bounds."""
         predicted = int(self._rows_per_s * self._settings.max_epoch_s) or _FIRST_BUDGET_ROWS
-        return min(max(predicted, self._settings.min_epoch_rows), self._settings.max_epoch_rows)
+        rows = min(max(predicted, self._settings.min_epoch_rows), self._settings.max_epoch_rows)
+        return Budget(rows, self._settings.max_epoch_bytes)
+
+    def source_rows(self) -> int:
+        """Rows that the next epoch of a source may make, by what its rows have come to in bytes so far."""
+        return self.budget().rows_of(self._row_bytes)
 
     def assigned_to(self, slot: TaskSlot) -> U16:
         """Shards that belong to a task by the map."""
@@ -197,35 +210,15 @@ class Run:
         """Shards of a task that can take part in an epoch."""
         return np.flatnonzero((self.task_of == slot.index) & self.ready).astype(np.uint16)
 
+    def may_move(self, slot: TaskSlot) -> bool:
+        """Whether a task can change its lease now: between two epochs, nothing of it under way."""
+        if self.phase is not Phase.IDLE or slot.index in self.bringing or slot.index in self.bring_later:
+            return False
+        return slot.index not in self.releasing
+
     def note_released(self, released: messages.Released, node: str) -> None:
+        """Take note of environments that their owner closed; nothing of them changes while nobody owns them."""
+        self.releasing.discard(released.task)
         for shard in released.shards:
             version = int(self.chain.versions[shard.shard])
             self.handed_over[shard.shard] = HandedOver(node, shard.local, version)
-
-
-def assign_tasks(
-    slots: Sequence[TaskSlot], leases: Sequence[str], expected: int
-) -> list[tuple[TaskSlot, str]]:
-    """Deal tasks without a lease over the leases there are; pure.
-
-    No lease gets more than its share of the expected number of leases, so that one that comes up first does
-    not take everything; tasks of one stage go to different leases where possible.
-    """
-    if not leases:
-        return []
-    share = -(-len(slots) // max(1, expected))
-    load = {lease: [slot.stage for slot in slots if slot.lease == lease] for lease in leases}
-    dealt: list[tuple[TaskSlot, str]] = []
-    for slot in slots:
-        if slot.lease is not None:
-            continue
-        open_leases = [lease for lease in leases if len(load[lease]) < share]
-        if not open_leases:
-            break
-        chosen = min(
-            open_leases,
-            key=lambda lease: (load[lease].count(slot.stage), len(load[lease]), leases.index(lease)),
-        )
-        load[chosen].append(slot.stage)
-        dealt.append((slot, chosen))
-    return dealt

@@ -38,6 +38,8 @@ from penstock.errors import CorruptFileError, OperatorError, PenstockError, Stor
 
 FLUSH_IDLE_S = 0.001
 """Time given to writing behind when no work is waiting."""
+HANDED_OVER = "handed-over"
+"""Folder in a lease's folder that says: environments in here belong to others by now."""
 FLUSH_SHARE = 0.15
 """Share of an epoch's busy time given to writing behind when the next epoch is already here."""
 
@@ -285,13 +287,16 @@ class Worker:
         if not os.path.isdir(home):
             os.makedirs(self._identity.node_dir, mode=0o700, exist_ok=True)
             for name in os.listdir(self._identity.node_dir):
-                if _is_deserted(name, self._identity):
+                kept = os.path.isdir(f"{self._identity.node_dir}/{name}/{HANDED_OVER}")
+                if _is_deserted(name, self._identity, kept):
                     shutil.rmtree(f"{self._identity.node_dir}/{name}", ignore_errors=True)
             os.makedirs(home, mode=0o700, exist_ok=True)
         return home
 
     def _release(self, task: Task, message: messages.Release) -> messages.FromLease:
         assert task.state is not None
+        task.commit_to(message.committed, 0.0)
+        os.makedirs(f"{self._home()}/{HANDED_OVER}", exist_ok=True)
         released = []
         for shard in records.unpack_u16(message.shards).tolist():
             task.state.release(shard)
@@ -311,13 +316,14 @@ def _home_name(identity: LeaseIdentity) -> str:
     return f"q{query}-g{identity.generation:06d}-{identity.lease}-{os.getpid()}"
 
 
-def _is_deserted(name: str, identity: LeaseIdentity) -> bool:
-    """Whether a folder belongs to this query and to an older driver, or to a process that is gone."""
+def _is_deserted(name: str, identity: LeaseIdentity, kept: bool) -> bool:
+    """Whether a folder belongs to this query and to an older driver, or to a process that is gone and handed nothing
+    over."""
     query, _, rest = name.partition("-g")
     if query != _home_name(identity).partition("-g")[0] or not rest[:6].isdigit():
         return False
-    if int(rest[:6]) < identity.generation:
-        return True
+    if int(rest[:6]) < identity.generation or kept:
+        return int(rest[:6]) < identity.generation
     pid = rest.rpartition("-")[2]
     return pid.isdigit() and not os.path.exists(f"/proc/{pid}") and os.path.isdir("/proc/self")
 

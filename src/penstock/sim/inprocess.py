@@ -10,76 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
-import pyarrow as pa
 
 from penstock.dataplane import messages, paths, recordlog, records
-from penstock.dataplane.channel import read_segment, slice_pieces
-from penstock.dataplane.disk import Disk, is_temp
+from penstock.dataplane.disk import Disk
 from penstock.dataplane.engine import Engine
+from penstock.dataplane.errands import data_files, old_parts, plan_writes, read_sink_rows
 from penstock.dataplane.opening import Opened, open_checkpoint
 from penstock.dataplane.program import Program
-from penstock.dataplane.recordlog import Claim, Heartbeat, LogWriter, plan_log_cleanup
+from penstock.dataplane.recordlog import Claim, Heartbeat, LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import PenstockError
 from penstock.sim.lease import SimLease
 from penstock.sim.loop import Loop
-from penstock.testing_disk import SimCrash
-
-NO_STATE_DIR = f"{tempfile.gettempdir()}/penstock-sim-{os.getuid()}"
-"""Where leases make their folders when their state is in memory; nothing is kept in them."""
-DiskOf = Callable[[str], Disk]
-"""Makes the disk of a process, given its name."""
-SMALL = Settings(
-    min_epoch_s=0.002,
-    sink_epoch_s=0.005,
-    min_epoch_rows=4,
-    max_epoch_rows=24,
-    base_interval_s=0.12,
-    retain_epochs=12,
-    snapshot_min_bytes=400,
-    snapshots_per_epoch=3,
-    lease_timeout_s=0.4,
-    heartbeat_s=0.4,
-)
-"""Settings under which a run of a few virtual seconds meets everything: cuts, snapshots, bases, time-outs."""
+from penstock.sim.process import Process
+from penstock.sim.surroundings import NO_STATE_DIR, DiskOf, SinkLog, disks_beside
+from penstock.sim.timing import SMALL, Delays
+from penstock.testing.faults import SimCrash
 
 
-@dataclass(frozen=True)
-class Delays:
-    """Bounds, in virtual seconds, between which delays are drawn."""
-
-    message: tuple[float, float] = (0.0002, 0.003)
-    work: tuple[float, float] = (0.0005, 0.006)
-    append: tuple[float, float] = (0.0005, 0.005)
-    sink: tuple[float, float] = (0.001, 0.01)
-    lease_start: tuple[float, float] = (0.01, 0.06)
-    office_s: float = 0.05
-    cleanup_s: float = 0.15
-    stall_ratio: float = 0.0
-    """Part of the messages and appends that take up to a hundred times as long."""
-
-
-@dataclass
-class SinkLog:
-    """What the sink was handed, in order, over all drivers: (generation, sink epoch, rows)."""
-
-    calls: list[tuple[int, int, pa.Table]] = field(default_factory=list)
-
-    def rows(self) -> list[dict[str, object]]:
-        """Rows in the order of sink epochs, each epoch once, as a sink that honours the epoch keeps them."""
-        kept = {epoch: table for _, epoch, table in self.calls}
-        return [row for epoch in sorted(kept) for row in kept[epoch].to_pylist()]
-
-
-class Driver:
+class Driver(Process):
     """One driver process with its leases; survives its own crashes as a handle that can start it again.
 
     Args:
@@ -115,18 +68,16 @@ class Driver:
         roll_bytes: int | None = None,
         start: bool = True,
     ) -> None:
-        self.loop = loop or Loop(seed)
+        super().__init__(loop or Loop(seed), delays or Delays())
         self.checkpoint = checkpoint
         self.program = program
         self.settings = settings
         self.node_dir = node_dir or f"{NO_STATE_DIR}/{os.getpid()}"
-        self.delays = delays or Delays()
         self.sink = sink if sink is not None else SinkLog()
         self.name = name
         self.rows, self.rate = rows, rate
         self.roll_bytes = roll_bytes
         self.capacity, self.nodes = capacity, nodes
-        self.running = False
         self.failed: PenstockError | None = None
         self.leases: dict[str, SimLease] = {}
         self.acknowledged: list[tuple[int, bytes]] = []
@@ -134,8 +85,7 @@ class Driver:
         self.on_published: Callable[[Driver, bytes], None] | None = None
         self.on_append: Callable[[Driver, bytes], None] | None = None
         self.on_deleting: Callable[[Driver, list[str]], None] | None = None
-        self._disk_of = disk if callable(disk) else _disks_beside(disk)
-        self._life = 0
+        self._disk_of = disk if callable(disk) else disks_beside(disk)
         self._count = 0
         if start:
             self.restart()
@@ -167,11 +117,9 @@ class Driver:
         self._log_queue: deque[list[bytes] | records.Base] = deque()
         self._log_awake = False
         self._unpublished: deque[bytes] = deque()
-        self._pipes: dict[str, float] = {}
-        self._timer_at = float("inf")
         self._beaten_at = self._cleaned_at = self.loop.now
         self.leases = {}
-        self.running = True
+        self._run()
         self.loop.note(f"{self.name} generation {self.generation} starts")
         for stage in self.program.stages.values():
             if stage.generate is not None:
@@ -237,6 +185,18 @@ class Driver:
         self.leases[lease].slow = True
         self._soon(0.0, lambda: self.engine.on_lease_down(lease, "cut off"))
 
+    def set_capacity(self, leases: int) -> None:
+        """Let the machine grow or shrink: more leases are asked for, or those too many given back."""
+        self.loop.note(f"capacity {leases}")
+        self.capacity = leases
+        self._soon(0.0, lambda: self._resize(leases))
+
+    def _resize(self, leases: int) -> None:
+        self.engine.set_capacity(leases)
+        for lease in list(self.engine.leases)[leases:]:
+            self.drop_lease(lease, "its slot is needed")
+            self.engine.on_lease_down(lease, "its slot is needed")
+
     # -- Shell --------------------------------------------------------------------------------------------------------
 
     def send(self, lease: str, message: messages.ToLease) -> None:
@@ -300,29 +260,27 @@ class Driver:
 
     def _log_turn(self) -> None:
         self._log_awake = False
-        encoded: list[bytes] = []
-        items = list(self._log_queue)
+        queued = list(self._log_queue)
         self._log_queue.clear()
-        for item in items:
-            if isinstance(item, list):
-                encoded.extend(item)
-                continue
-            self._commit(encoded)
-            encoded = []
-            part = self._log.start_part(item)
-            self.loop.note(f"part {part.part} of generation {part.generation}")
-            self._post("log", self.delays.message, self.engine.on_part_started)
-            if not self.settings.retain_all:
-                self._drop_old_parts(part)
-        self._commit(encoded)
+        for write in plan_writes(queued):
+            if isinstance(write, list):
+                self._commit(write)
+            else:
+                self._start_part(write)
 
     def _commit(self, encoded: list[bytes]) -> None:
-        if encoded:
-            if self.on_append is not None:
-                for one in encoded:
-                    self.on_append(self, one)
-            self._log.append(encoded)
-            self._post("log", self.delays.message, lambda: self._publish(encoded))
+        if self.on_append is not None:
+            for one in encoded:
+                self.on_append(self, one)
+        self._log.append(encoded)
+        self._post("log", self.delays.message, lambda: self._publish(encoded))
+
+    def _start_part(self, base: records.Base) -> None:
+        part = self._log.start_part(base)
+        self.loop.note(f"part {part.part} of generation {part.generation}")
+        self._post("log", self.delays.message, self.engine.on_part_started)
+        if not self.settings.retain_all:
+            self._remove(old_parts(self.disk, self.checkpoint, part))
 
     def _publish(self, encoded: list[bytes]) -> None:
         for one in encoded:
@@ -331,11 +289,6 @@ class Driver:
             if self.on_published is not None:
                 self.on_published(self, one)
         self.engine.on_appended(len(encoded))
-
-    def _drop_old_parts(self, newest: paths.LogPart) -> None:
-        folder = paths.logs(self.checkpoint)
-        names = plan_log_cleanup(self.disk.list(folder), newest, self.generation)
-        self._remove([f"{folder}/{name}" for name in names])
 
     # -- the sink's and the office's threads --------------------------------------------------------------------------
 
@@ -377,7 +330,7 @@ class Driver:
 
     def list_for_cleanup(self) -> None:
         """List the data folder now and let the engine plan with the listing a little later."""
-        names = [name for name in self.disk.list(paths.data(self.checkpoint)) if not is_temp(name)]
+        names = data_files(self.disk, self.checkpoint)
         self._soon(self.loop.between(0.0, 0.03), lambda: self.engine.on_files(names, []))
 
     def _delete(self, names: Sequence[str]) -> None:
@@ -391,47 +344,10 @@ class Driver:
             self.loop.note(f"delete {path}")
             self.disk.delete(path)
 
-    # -- events -------------------------------------------------------------------------------------------------------
+    # -- Process ------------------------------------------------------------------------------------------------------
 
-    def _fifo(self, pipe: str, bounds: tuple[float, float]) -> float:
-        """Return a delay after which the next thing in a pipe arrives, never before what was sent earlier."""
-        arrives = max(self._pipes.get(pipe, 0.0), self.loop.now + self._draw(bounds))
-        self._pipes[pipe] = arrives
-        return arrives - self.loop.now
-
-    def _draw(self, bounds: tuple[float, float]) -> float:
-        delay_s = self.loop.between(*bounds)
-        ratio = self.delays.stall_ratio
-        return delay_s * self.loop.between(10, 100) if ratio and self.loop.rng.random() < ratio else delay_s
-
-    def _post(self, pipe: str, bounds: tuple[float, float], call: Callable[[], None]) -> None:
-        self._soon(self._fifo(pipe, bounds), call)
-
-    def _soon(self, delay_s: float, call: Callable[[], None]) -> None:
-        life = self._life
-        self.loop.at(delay_s, lambda: self._guarded(life, call))
-
-    def _guarded(self, life: int, call: Callable[[], None]) -> None:
-        if life != self._life or not self.running:
-            return
-        try:
-            call()
-            if self.running and life == self._life:
-                self._step()
-        except SimCrash:
-            self.crash()
-        except PenstockError as error:
-            self._end(error)
-
-    def _step(self) -> None:
-        wait = self.engine.step()
-        when = self.loop.now + max(wait, 0.0005)
-        if when < self._timer_at:
-            self._timer_at = when
-            self._soon(when - self.loop.now, self._timer)
-
-    def _timer(self) -> None:
-        self._timer_at = float("inf")
+    def _step(self) -> float:
+        return self.engine.step()
 
     def _end(self, error: PenstockError | None) -> None:
         """What the Spark shell does when a query ends by itself."""
@@ -449,8 +365,7 @@ class Driver:
         self._leave()
 
     def _leave(self) -> None:
-        self.running = False
-        self._life += 1
+        self._die()
         for lease in self.leases.values():
             self.loop.at(self.loop.between(0.0, 0.1), lease.lose_driver)
 
@@ -458,41 +373,13 @@ class Driver:
         return Claim(0, "host", self._life, "boot", float(self._life), self.loop.wall())
 
 
-def read_sink_rows(disk: Disk, checkpoint: str, program: Program, work: SinkWork) -> pa.Table:
-    """Return the rows of a sink epoch in the one fixed order: producer chain, epoch, task, row."""
-    schema = program.stages[work.stage].schema
-    tables: list[pa.Table] = []
-    for piece in work.pieces:
-        found = [read_segment(disk, checkpoint, s.extent, schema) for s in piece.source.published.segments]
-        tables.extend(
-            part.rows for part in slice_pieces(found, np.zeros(1, np.uint16), piece.start, piece.end)
-        )
-    return pa.concat_tables(tables) if tables else schema.empty_table()
-
-
-def _disks_beside(disk: Disk) -> DiskOf:
-    """The given disk for the first process; for others a disk on the same device where the kind of disk tells
-    them apart."""
-    another = getattr(disk, "another", None)
-    unused = [disk]
-
-    def make(_name: str) -> Disk:
-        if unused or another is None:
-            return unused.pop() if unused else disk
-        made: Disk = another(getattr(disk, "_faults", None))
-        return made
-
-    return make
-
-
 def _stable(message: messages.FromLease) -> bytes:
-    """The bytes of a message for the trace: a failure's traceback has addresses in it that differ from run to
-    run."""
+    """The bytes of a message for the trace, without what differs from run to run: addresses in a traceback, the
+    process id in the name of an environment."""
     if isinstance(message, messages.Failed):
         return message.kind.encode()
+    if isinstance(message, messages.Released):
+        message = messages.Released(
+            message.stage, message.task, [messages.ReleasedShard(s.shard, "") for s in message.shards]
+        )
     return messages.encode(message)
-
-
-def quick(settings: Settings = SMALL, **changes: object) -> Settings:
-    """Return settings with some numbers changed."""
-    return replace(settings, **changes)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.dataplane import messages
 from penstock.dataplane.disk import Disk, Step
 from penstock.dataplane.worker import LeaseIdentity, Worker
-from penstock.testing_disk import SimCrash
+from penstock.testing.faults import SimCrash
 from penstock.version import __version__
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.dataplane.keys import hash_keys, shards_of
+from penstock.dataplane.keys.hashing import hash_keys, shards_of
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Group, Position, Record, TaskPart, unpack_u16, unpack_u32
 from penstock.sim.memory_state import digest_of

@@ -15,8 +15,9 @@ from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import read_tail
 from penstock.dataplane.records import Record
 from penstock.errors import CheckpointError, FencedError, PenstockError, StorageError
-from penstock.sim.inprocess import Driver, SinkLog
+from penstock.sim.inprocess import Driver
 from penstock.sim.model import Model, require
+from penstock.sim.surroundings import SinkLog
 
 
 class Promises:

@@ -36,7 +36,14 @@ def weather_of(seed: int) -> Weather:
             return Weather(0.0, 0.0, 0.0, actions=LEASE_ACTIONS, disturbances_per_s=40.0)
         case 1:
             actions = (*DRIVER_ACTIONS, "kill", "clean")
-            return Weather(0.0, 0.0, take_over_ratio=0.008, meanwhile_ratio=0.04, actions=actions, disturbances_per_s=15.0)
+            return Weather(
+                0.0,
+                0.0,
+                take_over_ratio=0.008,
+                meanwhile_ratio=0.04,
+                actions=actions,
+                disturbances_per_s=15.0,
+            )
         case 2:
             actions = ("power", "clean", "kill")
             return Weather(0.004, 0.002, take_over_ratio=0.0, actions=actions, disturbances_per_s=6.0)

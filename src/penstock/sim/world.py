@@ -15,17 +15,20 @@ from dataclasses import dataclass, replace
 
 from penstock.dataplane.disk import Disk, Step
 from penstock.errors import FencedError, PenstockError
-from penstock.sim.inprocess import SMALL, Delays, Driver, SinkLog, quick
+from penstock.sim.inprocess import Driver
 from penstock.sim.lease import Gate
 from penstock.sim.loop import Loop
 from penstock.sim.model import require
 from penstock.sim.programs import memory_program
 from penstock.sim.promises import Promises
-from penstock.testing_disk import SimCrash, SimDisk
+from penstock.sim.surroundings import SinkLog
+from penstock.sim.timing import SMALL, Delays, quick
+from penstock.testing.disk import SimDisk
+from penstock.testing.faults import SimCrash
 
 CHECKPOINT = "/work/checkpoint"
 CALM_S = 40.0
-LEASE_ACTIONS = ("kill", "kill", "pause", "pause", "cut", "cut", "gate", "gate", "clean")
+LEASE_ACTIONS = ("kill", "kill", "pause", "pause", "cut", "cut", "gate", "gate", "clean", "resize")
 DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop")
 
 
@@ -215,6 +218,7 @@ class World:
             action = self.rng.choice(self.weather.actions)
             {
                 "kill": self._kill, "pause": self._pause, "cut": self._cut, "gate": self._gate, "clean": self._clean,
+                "resize": self._resize,
                 "crash": self._crash, "take_over": self._take_over, "power": self.lose_power, "stop": self._stop,
             }[action]()  # fmt: skip
         self.loop.at(self.rng.expovariate(self.weather.disturbances_per_s), self._disturb)
@@ -265,6 +269,13 @@ class World:
         if self.current is not None:
             self.count("stop")
             self.current.stop()
+
+    def _resize(self) -> None:
+        """Cores come and go: tasks are dealt again, and move."""
+        if self.current is not None:
+            self.count("resize")
+            self.capacity = self.rng.choice((1, 2, 3, 4))
+            self.current.set_capacity(self.capacity)
 
     def _clean(self) -> None:
         if self.current is not None:

@@ -1,21 +1,46 @@
-"""The process that Spark forks its Python workers from, with what a lease needs already imported.
+"""The process that Spark forks its Python workers from, one for each node, with what a lease needs imported.
 
-A lease then starts in milliseconds, and leases share the pages of the libraries. Opens nothing: LMDB
-environments and connections come after the fork. Set by `penstock.session()` as `spark.python.daemon.module`;
-a session without it works too, only slower to lease.
+A lease then starts in milliseconds, and leases share the pages of the libraries. It also makes the node's
+directory, under a random name that only the workers forked from here know, and deletes it when the node goes,
+killed or not. Set by `penstock.session()` as `spark.python.daemon.module`; a session without it works too, only
+slower to lease.
 """
 
 from __future__ import annotations
 
-import penstock.dataplane.compile
-import penstock.spark.lease_task  # noqa: F401  (imported for the workers forked from here)
+import os
+import shutil
+import tempfile
+import time
+
+from penstock.spark.lease_task import NODE_DIRECTORY
 
 
 def main() -> None:
-    """Hand over to Spark's own daemon."""
+    """Make the node's directory, hand over to Spark's own daemon, and delete it afterwards."""
     from pyspark.daemon import manager
 
-    manager()
+    directory = _make_directory()
+    os.environ[NODE_DIRECTORY] = directory
+    try:
+        manager()  # ends by SystemExit when the node does; workers leave by os._exit and never come back here
+    finally:
+        _delete(directory)
+
+
+def _make_directory() -> str:
+    """Make it where Spark keeps this node's blocks; mode 0700."""
+    local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return tempfile.mkdtemp(prefix="penstock-", dir=local if os.path.isdir(local) else None)
+
+
+def _delete(directory: str) -> None:
+    """Delete it, and once more: a worker that was told to go a moment ago may still write."""
+    for _ in range(3):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not os.path.exists(directory):
+            return
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import threading
 import time
@@ -23,13 +24,17 @@ from penstock.dataplane import paths, records
 from penstock.dataplane.channel import DataWriter, EdgeSpec, write_segment
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.records import Batch, Stamp, TaskPart
-from penstock.errors import OperatorError, PenstockError
+from penstock.errors import CheckpointError, OperatorError, PenstockError
+from penstock.spark.leases import reason_in
 
 if TYPE_CHECKING:
     from penstock.spark.shell import SparkShell
 
 SEGMENT_ROWS = 1 << 20
+SEGMENT_BYTES = 64 << 20
+"""A segment of a batch ends at whichever comes first."""
 BLOCK_POLL_S = 0.01
+_OURS = re.compile(r"penstock\.errors\.\w+: (.+)")
 
 
 class WrittenPart(msgspec.Struct, array_like=True, frozen=True):
@@ -84,19 +89,25 @@ class PartitionWriter:
         column = table.column(self.stamp)
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        if column.null_count:
+            raise OperatorError(
+                f"source '{self.source}': column '{self.stamp}' is its stamp and has {column.null_count} nulls; filter "
+                "them out, or do without stamp=."
+            )
         low, high = pc.min_max(column).as_py().values()
         return [Stamp(table.num_rows, low, pc.mean(column).as_py(), high)]
 
 
 def _in_chunks(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows, size = 0, 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
-        if rows >= SEGMENT_ROWS:
+        size += batch.nbytes
+        if rows >= SEGMENT_ROWS or size >= SEGMENT_BYTES:
             yield _fit(held, schema)
-            held, rows = [], 0
+            held, rows, size = [], 0, 0
     if rows:
         yield _fit(held, schema)
 
@@ -119,6 +130,8 @@ class Ingest:
         self._stamp = stamp
         self._checkpoint = paths.ingest(shell.opened.checkpoint, source)
         self._stopped = threading.Event()
+        self._said: PenstockError | None = None
+        """What we have to say of a batch that failed; Spark would bury it."""
         self.query: Any = None
 
     def start(self) -> None:
@@ -141,7 +154,9 @@ class Ingest:
             return OperatorError(
                 f"source '{self._source}': its Spark query was stopped from outside; start the query again to go on."
             )
-        return OperatorError(f"source '{self._source}': its Spark query failed: {str(error)[:2000]}")
+        return self._said or OperatorError(
+            f"source '{self._source}': its Spark query failed: {reason_in(str(error))}"
+        )
 
     def drain(self) -> None:
         """Let Spark take in everything that is available now."""
@@ -153,8 +168,21 @@ class Ingest:
             return str(json.load(file)["id"])
 
     def _on_batch(self, dataframe: Any, number: int) -> None:
+        try:
+            self._take_in(dataframe, number)
+        except PenstockError as error:
+            self._said = error
+            raise
+        except Exception as error:
+            told = _OURS.search(str(error))
+            if told is not None:
+                self._said = OperatorError(told.group(1))
+            raise
+
+    def _take_in(self, dataframe: Any, number: int) -> None:
         batch = Batch(self._query_id(), int(number))
         hub, engine = self._shell.hub, self._shell.engine
+        self._check_same_query(hub.ask(lambda: engine.chains[self._source].batch), batch)
         if hub.ask(lambda: engine.batch_is_known(self._source, batch)):
             dataframe.write.format("noop").mode("overwrite").save()
             return
@@ -174,6 +202,15 @@ class Ingest:
                     raise PenstockError(
                         f"batch {number} of source '{self._source}' was not committed: the query has ended."
                     )
+
+    def _check_same_query(self, known: Batch | None, batch: Batch) -> None:
+        """Refuse to read again what is counted already because Spark's own checkpoint of the source is gone."""
+        if known is not None and known.query != batch.query:
+            raise CheckpointError(
+                f"source '{self._source}': {self._checkpoint} is not the folder of the Spark query whose batch "
+                f"{known.number} was committed last, so rows would be counted twice; restore that folder from a copy, "
+                "or start with an empty checkpointLocation."
+            )
 
     def _write(self, dataframe: Any, writer: str) -> list[WrittenPart]:
         spec = self._shell.engine.program.stages[self._source]

@@ -7,7 +7,9 @@ reported; never later than that, so that a core is never held for nobody.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import select
 import socket
 import tempfile
@@ -16,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.dataplane import messages
+from penstock.dataplane.allocator import return_large_blocks
 from penstock.dataplane.collector import relax_collector
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.program import Program
@@ -26,6 +29,9 @@ from penstock.version import __version__
 CONNECT_TIMEOUT_S = 20.0
 HEARTBEAT_S = 2.0
 IDLE_FLUSH_S = 0.25
+NODE_DIRECTORY = "PENSTOCK_NODE_DIRECTORY"
+"""Environment variable by which a node's daemon tells its workers of the directory it made."""
+MANY_FILES = 65_536
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,8 @@ def _authenticate(sock: socket.socket, offer: LeaseOffer) -> None:
 
 def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
     relax_collector()
+    return_large_blocks()
+    allow_many_files()
     node_dir = node_directory()
     worker = Worker(
         LeaseIdentity(offer.lease, offer.generation, offer.checkpoint, node_dir), offer.program, PosixDisk()
@@ -121,8 +129,11 @@ def node_name() -> str:
 
 
 def node_directory() -> str:
-    """Return this node's private directory: below what Spark made for this executor alone, and deletes with
-    it."""
+    """Return this node's private directory: the one that the node's daemon made, or else one below what Spark
+    made for this executor alone, and deletes with it."""
+    made = os.environ.get(NODE_DIRECTORY)
+    if made is not None and os.path.isdir(made):
+        return made
     from pyspark import SparkFiles
 
     try:
@@ -132,3 +143,12 @@ def node_directory() -> str:
     path = os.path.join(root, "penstock")
     os.makedirs(path, mode=0o700, exist_ok=True)
     return path
+
+
+def allow_many_files() -> None:
+    """Raise this process's own limit on open files as far as the system lets it: every shard keeps some open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

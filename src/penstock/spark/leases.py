@@ -35,6 +35,8 @@ class Asked:
     asked_at: float = field(default_factory=time.monotonic)
     connected: bool = False
     lost_at: float = 0.0
+    node: str = ""
+    """Executor that it was meant for, then the one it came up on."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,11 @@ class LeaseOffice:
         """Return how many more leases may be asked for now."""
         return self.capacity(reserve) - self.jobs()
 
-    def note_up(self, name: str) -> None:
-        """A lease has connected. Any thread."""
+    def note_up(self, name: str, node: str) -> None:
+        """A lease has connected, from this node. Any thread."""
         asked = self.asked.get(name)
         if asked is not None:
-            asked.connected = True
+            asked.connected, asked.node = True, node
 
     def give_up(self, name: str) -> None:
         """Count a lease as lost; its job is cancelled unless it ends soon. Any thread."""
@@ -126,32 +128,34 @@ class LeaseOffice:
             f"penstock-{offer.lease}", f"penstock {self._label}, lease {self._count}", interruptOnCancel=True
         )
         try:
-            rows = self._placed(context)
+            node, rows = self._placed(context)
             job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
             # Known before it is submitted: it may connect before the call returns.
-            asked = self.asked[offer.lease] = Asked(offer)
+            asked = self.asked[offer.lease] = Asked(offer, node=node)
             asked.future = job._jrdd.collectAsync()
         finally:
             for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    def _placed(self, context: Any) -> Any:
-        """One empty partition that prefers the node with the fewest leases of ours, where there are several
-        nodes."""
+    def _placed(self, context: Any) -> tuple[str, Any]:
+        """One empty partition that prefers the node with the fewest leases for its slots, where there are
+        several nodes; and the name of that node."""
         from pyspark.core.rdd import RDD
         from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
         known = nodes(self._spark)
         if len(known) < 2:
-            return context.parallelize([0], 1)
-        chosen = known[self._count % len(known)]
+            return "", context.parallelize([0], 1)
+        held = [asked.node for office in list(_offices) for asked in list(office.asked.values())]
+        chosen = min(known, key=lambda node: (held.count(node.executor_id) / node.cores, -node.cores))
         jvm = context._jvm
         payload = CPickleSerializer().dumps([0])  # type: ignore[no-untyped-call]
         hosts = jvm.PythonUtils.toSeq([f"executor_{chosen.host}_{chosen.executor_id}"])
         pairs = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(payload, hosts)])
         tag = jvm.scala.reflect.ClassTag.apply(payload_class(jvm))
         placed = context._jsc.sc().makeRDD(pairs, tag)
-        return RDD(placed.toJavaRDD(), context, BatchedSerializer(CPickleSerializer()))  # type: ignore[no-untyped-call]
+        rows: Any = RDD(placed.toJavaRDD(), context, BatchedSerializer(CPickleSerializer()))  # type: ignore[no-untyped-call]
+        return chosen.executor_id, rows
 
     def ended(self) -> list[JobOver]:
         """Return leases whose job is over; they are forgotten here."""

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 _WINDOW_S = 5.0
 
 
-def progress_of(engine: Engine, query: Query) -> dict[str, Any]:
-    """Return the state of every stage as of now."""
+def progress_of(engine: Engine, query: Query, log: tuple[float, int] = (0.0, 0)) -> dict[str, Any]:
+    """Return the state of every stage as of now.
+
+    Args:
+        log: seconds spent on appending records so far, and how many appends that were.
+    """
     now = time.monotonic()
     stages = engine.runs
     return {
@@ -29,6 +33,8 @@ def progress_of(engine: Engine, query: Query) -> dict[str, Any]:
         "leases": len(engine.leases),
         "waitingBytes": engine.chains.waiting_bytes(),
         "driverMsPerEpoch": round(engine.pace.driver_s_per_epoch * 1e3, 4),
+        "logSeconds": round(log[0], 6),
+        "logAppends": log[1],
         "sources": {n: _source(engine, r, now) for n, r in stages.items() if r.spec.kind == "source"},
         "operators": {n: _operator(engine, r, now) for n, r in stages.items() if r.spec.kind == "operator"},
         "sinks": {n: _stage(r) for n, r in stages.items() if r.spec.kind == "sink"},
@@ -42,7 +48,9 @@ def _stage(run: Run) -> dict[str, Any]:
         "rowsIn": run.chain.rows_in,
         "rowsOut": run.chain.rows_out,
         "epochMs": round(run.epoch_s * 1e3, 3),
-        "busySeconds": round(run.busy_s, 3),
+        "epochSeconds": round(run.epochs_s, 6),
+        "busySeconds": round(run.busy_s, 6),
+        "syncSeconds": round(run.sync_s, 6),
     }
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 import uuid
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,13 +21,14 @@ from penstock.dataplane.latency import Latency
 from penstock.dataplane.opening import open_checkpoint
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
-from penstock.errors import CheckpointError, DeclarationError, PenstockError, QueryError, SessionError
+from penstock.errors import CheckpointError, PenstockError, QueryError, SessionError
 from penstock.spark.ingest import Ingest
 from penstock.spark.progress import progress_of
 from penstock.spark.running import active_on, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
 from penstock.spark.slots import await_slots, is_local, real_cores
+from penstock.topology.options import CHECKPOINT_LOCATION, TAKEOVER, derive_settings
 from penstock.topology.stream import Node
 from penstock.topology.writer import Declared
 
@@ -71,12 +71,15 @@ class Query:
         waiting = self._ask(lambda shell: shell.engine.chains.waiting_bytes()) or 0
         working = self._ask(lambda shell: any(run.phase != "idle" for run in shell.engine.runs.values()))
         message = "Processing new data" if working else "Waiting for data to arrive"
+        slow = self._ask(lambda shell: shell.engine.slow_epochs()) or {}
+        for stage, (epoch, seconds) in slow.items():
+            message = f"'{stage}' has been at epoch {epoch} for {seconds:.0f} s"
         return {"message": message, "isDataAvailable": waiting > 0, "isTriggerActive": bool(working)}
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
         """Rates, epochs, latency and state as of now."""
-        now = self._ask(lambda shell: progress_of(shell.engine, self))
+        now = self._ask(lambda shell: progress_of(shell.engine, self, (shell.log_s, shell.log_appends)))
         if now is not None:
             self._progress.append(now)
         return self._progress[-1] if self._progress else None
@@ -113,14 +116,17 @@ class Query:
     def processAllAvailable(self) -> None:
         """Wait until everything that has arrived by now is processed and every sink has it.
 
+        A source with a limit counts as arrived as a whole. A source without an end is waited for up to the
+        rows that are due at this moment; it goes on meanwhile.
+
         Raises:
             QueryError: the query ended with an error.
         """
-        until = self._ask(lambda shell: shell.engine.due_now()) or {}
         for ingest in self._ingests:
             ingest.drain()
+        mark = self._ask(lambda shell: shell.engine.mark())
         while self.isActive:
-            if self._ask(lambda shell: shell.engine.drained(until)):
+            if self._ask(lambda shell: shell.engine.passed_mark(mark)):
                 return
             time.sleep(0.005)
         self._raise()
@@ -196,15 +202,15 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     spark = spark or _active_session()
     check_session(spark)
     await_slots(spark)
-    checkpoint = check_scheme(declared.options["checkpointLocation"])
-    settings = _settings(declared.options)
+    checkpoint = check_scheme(CHECKPOINT_LOCATION.of(declared.options))
+    settings = Settings(**derive_settings(declared.options))
     program = compile_program(
         declared.node,
         tasks=real_cores(spark),
         memory_bytes=settings.memory_bytes,
     )
     disk = PosixDisk()
-    takeover = declared.options.get("takeover", "false") == "true"
+    takeover = TAKEOVER.of(declared.options)
     if not takeover and active_on(checkpoint) is not None:
         raise CheckpointError(
             f"The checkpoint {checkpoint} is held by another query of this process; stop that query, or start this one "
@@ -273,26 +279,3 @@ def _hosts(spark: SparkSession) -> tuple[str, str]:
     conf = spark.sparkContext.getConf()
     host = str(conf.get("spark.driver.host") or "127.0.0.1")
     return str(conf.get("spark.driver.bindAddress") or host), host
-
-
-def _settings(options: dict[str, str]) -> Settings:
-    named = {
-        "maxEpochRows": ("max_epoch_rows", int),
-        "memoryBytes": ("memory_bytes", int),
-        "maxEpochSeconds": ("max_epoch_s", float),
-        "minEpochSeconds": ("min_epoch_s", float),
-        "leaseTimeoutSeconds": ("lease_timeout_s", float),
-    }
-    changed: dict[str, Any] = {}
-    for option, (field, kind) in named.items():
-        if option in options:
-            try:
-                changed[field] = kind(options[option])
-            except ValueError as error:
-                raise DeclarationError(
-                    f"option {option!r} must be a number, not {options[option]!r}."
-                ) from error
-            if changed[field] <= 0:
-                raise DeclarationError(f"option {option!r} must be greater than 0, not {options[option]!r}.")
-    changed["retain_all"] = options.get("retainAll", "false") == "true"
-    return replace(Settings(), **changed)

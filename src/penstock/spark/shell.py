@@ -7,6 +7,7 @@ Threads: the hub (engine and sockets), the log (appends and bases), the sink (si
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -16,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.dataplane import messages, paths, recordlog, records
-from penstock.dataplane.channel import read_segment, slice_pieces
-from penstock.dataplane.disk import Disk, is_temp
+from penstock.dataplane.disk import Disk
 from penstock.dataplane.engine import Engine
+from penstock.dataplane.errands import data_files, old_parts, plan_writes, read_sink_rows
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.program import Program
-from penstock.dataplane.recordlog import Heartbeat, LogWriter, plan_log_cleanup
+from penstock.dataplane.recordlog import Heartbeat, LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
-from penstock.errors import FencedError, OperatorError, PenstockError, SessionError
+from penstock.errors import FencedError, OperatorError, PenstockError, SessionError, StorageError
 from penstock.spark.hub import Hub, HubOver, Listener
 from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice
 from penstock.spark.session import is_alive
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 OFFICE_INTERVAL_S = 0.25
 CLEANUP_INTERVAL_S = 5.0
 MAX_LEASE_FAILURES = 12
+MAX_CHORE_FAILURES = 5
+"""Heartbeats or listings that may fail in a row."""
+
+MENTION_S = 30.0
+"""Time after which an epoch in work is mentioned in the log, once."""
+_log = logging.getLogger("penstock")
 
 Consume = Callable[[pa.Table, int], None]
 
@@ -80,7 +87,7 @@ class SparkShell(Listener):
             spark, program, self.hub.address, opened.claim.generation, opened.checkpoint, label
         )
         self._log = LogWriter(disk, opened.checkpoint, opened.claim)
-        self._log_queue: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
+        self._log_queue: queue.SimpleQueue[list[bytes] | records.Base | None] = queue.SimpleQueue()
         self._sink_queue: queue.SimpleQueue[SinkWork | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._finishing = threading.Lock()
@@ -91,11 +98,16 @@ class SparkShell(Listener):
         self._capacity = 0
         self._writers: set[str] = set()
         self._lease_failures = 0
+        self._chore_failures = 0
+        self._mentioned: dict[str, int] = {}
         self._cost = (0.0, 0)
         self._threads: list[threading.Thread] = []
         self._cleaned_at = 0.0
         self._beaten_at = 0.0
         self._log_cpu_s = 0.0
+        self.log_s = 0.0
+        """Time spent appending records and syncing them; `log_appends` says how often."""
+        self.log_appends = 0
 
     # -- life (the user's thread) -------------------------------------------------------------------------------------
 
@@ -180,7 +192,9 @@ class SparkShell(Listener):
                 thread.join(5.0)
         self._log.close()
         with contextlib.suppress(Exception):
-            error = recordlog.give_back(self._disk, self.opened.checkpoint, self.opened.claim, time.time(), error)
+            error = recordlog.give_back(
+                self._disk, self.opened.checkpoint, self.opened.claim, time.time(), error
+            )
         self._on_end(error)
 
     def _crashed(self, error: BaseException) -> None:
@@ -203,7 +217,7 @@ class SparkShell(Listener):
     # -- Listener (hub's thread) --------------------------------------------------------------------------------------
 
     def lease_up(self, lease: str, hello: messages.Hello) -> None:
-        self._office.note_up(lease)
+        self._office.note_up(lease, hello.node)
         self.lease_pids[lease] = hello.pid
         self._had_leases = True
         self._lease_failures = 0
@@ -231,10 +245,10 @@ class SparkShell(Listener):
         self.hub.send(lease, message)
 
     def append(self, encoded: Sequence[bytes]) -> None:
-        self._log_queue.put(("append", list(encoded)))
+        self._log_queue.put(list(encoded))
 
     def start_part(self, base: records.Base) -> None:
-        self._log_queue.put(("part", base))
+        self._log_queue.put(base)
 
     def drop_lease(self, lease: str, reason: str) -> None:
         self.hub.send(lease, messages.End(reason))
@@ -254,42 +268,46 @@ class SparkShell(Listener):
     # -- log thread ---------------------------------------------------------------------------------------------------
 
     def _run_log(self) -> None:
-        while True:
-            items = [self._log_queue.get()]
-            while not self._log_queue.empty():
-                items.append(self._log_queue.get())
-            encoded: list[bytes] = []
-            for item in items:
-                if item is not None and item[0] == "append":
-                    encoded.extend(item[1])
-                    continue
-                self._commit(encoded)
-                encoded = []
-                if item is None:
-                    return
-                part = self._log.start_part(item[1])
-                self.hub.post(self.engine.on_part_started)
-                if not self._settings.retain_all:
-                    self._drop_old_parts(part)
-            self._commit(encoded)
+        over = False
+        while not over:
+            queued, over = self._wait_for_writes()
+            for write in plan_writes(queued):
+                if isinstance(write, list):
+                    self._commit(write)
+                else:
+                    self._start_part(write)
             self._log_cpu_s = time.thread_time()
 
-    def _commit(self, encoded: list[bytes]) -> None:
-        if encoded:
-            self._log.append(encoded)
-            self.hub.post(lambda: self.engine.on_appended(len(encoded)))
+    def _wait_for_writes(self) -> tuple[list[list[bytes] | records.Base], bool]:
+        """Return all that is queued, once there is something, and whether the log's work is over then."""
+        queued: list[list[bytes] | records.Base] = []
+        while (item := self._log_queue.get()) is not None:
+            queued.append(item)
+            if self._log_queue.empty():
+                return queued, False
+        return queued, True
 
-    def _drop_old_parts(self, newest: paths.LogPart) -> None:
-        folder = paths.logs(self.opened.checkpoint)
-        for name in plan_log_cleanup(self._disk.list(folder), newest, self.opened.claim.generation):
-            self._disk.delete(f"{folder}/{name}")
+    def _commit(self, encoded: list[bytes]) -> None:
+        began = time.perf_counter()
+        self._log.append(encoded)
+        self.log_s += time.perf_counter() - began
+        self.log_appends += 1
+        self.hub.post(lambda: self.engine.on_appended(len(encoded)))
+
+    def _start_part(self, base: records.Base) -> None:
+        part = self._log.start_part(base)
+        self.hub.post(self.engine.on_part_started)
+        if not self._settings.retain_all:
+            for path in old_parts(self._disk, self.opened.checkpoint, part):
+                with contextlib.suppress(StorageError):  # the next base tries again
+                    self._disk.delete(path)
 
     # -- sink thread --------------------------------------------------------------------------------------------------
 
     def _run_sink_thread(self) -> None:
         while (work := self._sink_queue.get()) is not None:
             if self._consume is not None:
-                table = self._read(work)
+                table = read_sink_rows(self._disk, self.opened.checkpoint, self._program, work)
                 try:
                     self._consume(table, work.epoch)
                 except Exception as error:
@@ -298,21 +316,6 @@ class SparkShell(Listener):
                         "the epoch will be handed over again, with the same rows, when the query is restarted."
                     ) from error
             self.hub.post(lambda work=work: self.engine.on_sink_done(work.stage, work.epoch))  # type: ignore[misc]
-
-    def _read(self, work: SinkWork) -> pa.Table:
-        """Rows of a sink epoch in the one fixed order: producer chain, epoch, task, row."""
-        import numpy as np
-
-        spec = self._program.stages[work.stage]
-        wanted = np.zeros(1, np.uint16)
-        tables: list[pa.Table] = []
-        for piece in work.pieces:
-            found = [
-                read_segment(self._disk, self.opened.checkpoint, s.extent, spec.schema)
-                for s in piece.source.published.segments
-            ]
-            tables.extend(part.rows for part in slice_pieces(found, wanted, piece.start, piece.end))
-        return pa.concat_tables(tables) if tables else spec.schema.empty_table()
 
     # -- office thread ------------------------------------------------------------------------------------------------
 
@@ -353,13 +356,35 @@ class SparkShell(Listener):
         if now - self._beaten_at > self._settings.heartbeat_s:
             self._beaten_at = now
             self._log.check_claim()
-            recordlog.write_heartbeat(
-                self._disk, self.opened.checkpoint, Heartbeat(self.opened.claim, time.time())
-            )
+            self._tolerantly(self._beat)
             self._check_capacity()
+            self._mention_slow_epochs()
         if now - self._cleaned_at > CLEANUP_INTERVAL_S and not self._settings.retain_all:
             self._cleaned_at = now
-            self._list_for_cleanup()
+            self._tolerantly(self._list_for_cleanup)
+
+    def _mention_slow_epochs(self) -> None:
+        for stage, (epoch, seconds) in self.hub.ask(self.engine.slow_epochs).items():
+            if seconds > MENTION_S and self._mentioned.get(stage) != epoch:
+                self._mentioned[stage] = epoch
+                _log.warning(
+                    "'%s' has been at epoch %d for %.0f s; does its function return?", stage, epoch, seconds
+                )
+
+    def _beat(self) -> None:
+        recordlog.write_heartbeat(
+            self._disk, self.opened.checkpoint, Heartbeat(self.opened.claim, time.time())
+        )
+
+    def _tolerantly(self, chore: Callable[[], None]) -> None:
+        """Run a chore on which no promise hangs; a disk that fails it now and then must not end the query."""
+        try:
+            chore()
+            self._chore_failures = 0
+        except StorageError:
+            self._chore_failures += 1
+            if self._chore_failures >= MAX_CHORE_FAILURES:
+                raise
 
     def _drop_overdue(self) -> None:
         """Cancel leases that Spark did not start in time; without any lease so far, say why nothing happens."""
@@ -410,15 +435,16 @@ class SparkShell(Listener):
             )
 
     def _list_for_cleanup(self) -> None:
-        names = self._disk.list(paths.data(self.opened.checkpoint))
+        names = data_files(self._disk, self.opened.checkpoint)
         writers = list(self._writers)
-        self.hub.post(lambda: self.engine.on_files([n for n in names if not is_temp(n)], writers))
+        self.hub.post(lambda: self.engine.on_files(names, writers))
 
     def _delete(self, names: Sequence[str]) -> None:
         with contextlib.suppress(FencedError):
             self._log.check_claim()
             for name in names:
-                self._disk.delete(paths.data_file(self.opened.checkpoint, name))
+                with contextlib.suppress(StorageError):  # the next round tries again
+                    self._disk.delete(paths.data_file(self.opened.checkpoint, name))
 
     # -- ingest (any thread) ------------------------------------------------------------------------------------------
 

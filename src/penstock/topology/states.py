@@ -9,7 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.topology.schema import ddl_of, parse_type
+from penstock.topology.schema import parse_type
+from penstock.topology.types import ddl_of
 
 MAX_STATES: Final = 200
 RESERVED: Final = frozenset({"cached", "key"})

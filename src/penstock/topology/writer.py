@@ -7,25 +7,15 @@ plane.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import DeclarationError
+from penstock.topology.options import CHECKPOINT_LOCATION, find_option
 from penstock.topology.stream import Node, Stream
 
 FORMATS = ("memory", "noop")
-OPTIONS = {
-    "checkpointLocation": "directory that all nodes can reach; required",
-    "takeover": "'true' ends the query that holds the checkpoint",
-    "maxEpochRows": "rows that an epoch takes at most",
-    "maxEpochSeconds": "predicted time that an epoch may take",
-    "minEpochSeconds": "shortest time between the starts of two epochs",
-    "retainAll": "'true' keeps every log part and data file, to check a run from its records",
-    "leaseTimeoutSeconds": "silence after which a lease is taken as lost",
-    "memoryBytes": "bound of decoded state kept in memory per task",
-}
 
 
 @dataclass(frozen=True)
@@ -36,7 +26,8 @@ class Declared:
     sink: str
     function: Callable[..., Any] | None
     name: str | None
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    """The options that were given, by their full names, with read values."""
 
 
 Starter = Callable[[Declared, Any], Any]
@@ -57,7 +48,7 @@ class StreamWriter:
         self._sink = ""
         self._function: Callable[..., Any] | None = None
         self._name: str | None = None
-        self._options: dict[str, str] = {}
+        self._options: dict[str, Any] = {}
 
     def queryName(self, queryName: str) -> StreamWriter:
         """Name the query."""
@@ -113,14 +104,10 @@ class StreamWriter:
         """Set one option.
 
         Raises:
-            DeclarationError: the option is unknown; the nearest name is given.
+            DeclarationError: the option is unknown (the nearest name is given), or the value is none of its kind.
         """
-        names = {name.lower(): name for name in OPTIONS}
-        if key.lower() not in names:
-            near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.3)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known options: {', '.join(OPTIONS)}."
-            raise DeclarationError(f"option {key!r} is unknown{hint}")
-        self._options[names[key.lower()]] = str(value).lower() if isinstance(value, bool) else str(value)
+        found = find_option(key)
+        self._options[found.name] = found.read(value)
         return self
 
     def options(self, **options: object) -> StreamWriter:
@@ -146,8 +133,8 @@ class StreamWriter:
             raise DeclarationError(
                 f"'{self._stream.node.name}' has no sink; call format('memory'), format('noop') or foreachBatch(function)."
             )
-        if "checkpointLocation" not in self._options:
+        if CHECKPOINT_LOCATION.name not in self._options:
             raise DeclarationError(
-                "option('checkpointLocation', ...) is required: a directory that all nodes can reach."
+                f"option({CHECKPOINT_LOCATION.name!r}, ...) is required: a directory that all nodes can reach."
             )
         return Declared(self._stream.node, self._sink, self._function, self._name, dict(self._options))

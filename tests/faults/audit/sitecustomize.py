@@ -1,6 +1,7 @@
 """Python workers of the test cluster import this when they start: it watches which files they touch.
 
-A node is one Spark executor; it has the directory it runs in, and shares temporary ones with later executors of its worker.
+A node is one Spark executor; it has the directory it runs in, the one its daemon made, and shares temporary ones with later
+executors of its worker.
 Whoever opens, lists, makes, moves or deletes a path of another node gets an error, and the path is written down, so
 that the test fails even if the error is swallowed.
 """
@@ -9,6 +10,14 @@ import os
 import sys
 
 _EVENTS = ("open", "os.", "shutil.", "glob.")
+
+
+def _of_another(path: str) -> bool:
+    """Whether a path lies in a directory that the daemon of another node made."""
+    known = os.environ.get("PENSTOCK_NODE_DIRECTORY")
+    return (
+        known is not None and f"{os.sep}penstock-" in path and not (path + os.sep).startswith(known + os.sep)
+    )
 
 
 def _install(root: str, log: str) -> None:
@@ -25,7 +34,7 @@ def _install(root: str, log: str) -> None:
             if not isinstance(value, str | bytes):
                 continue
             path = os.fsdecode(value)
-            if not path.startswith(area) or (path + os.sep).startswith(mine):
+            if not path.startswith(area) or ((path + os.sep).startswith(mine) and not _of_another(path)):
                 continue
             os.write(notes, f"{event} {path} by {os.getpid()} of {own}\n".encode())
             raise PermissionError(f"{path} belongs to another node than {own}")

@@ -96,3 +96,21 @@ def test_versions_name_everything_a_figure_depends_on() -> None:
     found = machine.versions(java="21.0.1")
     assert {"python", "pyspark", "java", "pyarrow", "lmdb", "numpy", "penstock"} <= set(found)
     assert found["java"] == "21.0.1"
+
+
+def test_the_tree_of_a_peer_is_not_counted_as_ours(tmp_path: Path) -> None:
+    put_process(tmp_path, 10, 1, ticks=(TICKS_PER_S, 0, 0, 0), anon_kb=100)
+    put_process(tmp_path, 11, 10, ticks=(5 * TICKS_PER_S, 0, 0, 0), anon_kb=5000)
+    put_process(tmp_path, 12, 11, ticks=(5 * TICKS_PER_S, 0, 0, 0), anon_kb=5000)
+    assert machine.cpu_seconds([10], tmp_path, apart_from=[11]) == 1.0
+    assert machine.python_resident_bytes([10], tmp_path, apart_from=[11]) == 100 * 1024
+
+
+def test_what_a_held_process_starts_is_held_to_the_same_cores() -> None:
+    lines = (
+        "import subprocess, sys\nfrom penstock.bench.machine import hold_to_cores\n"
+        "print(hold_to_cores(1))\nsys.stdout.flush()\n"
+        "subprocess.run([sys.executable, '-c', 'import os; print(len(os.sched_getaffinity(0)))'], check=True)"
+    )
+    answer = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["1", "1"]

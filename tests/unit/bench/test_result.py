@@ -22,9 +22,19 @@ def test_a_spread_of_nothing_or_of_no_number_is_refused(samples: list[float]) ->
         spread(samples)
 
 
-def test_a_ratio_divides_medians_and_spans_the_worst_and_the_best_pair() -> None:
+def test_a_ratio_divides_medians_and_spans_the_worst_and_the_best_pair_of_a_round() -> None:
     ratio = ratio_spread([100.0, 120.0, 90.0], [10.0, 20.0, 8.0])
-    assert (ratio.median, ratio.low, ratio.high) == (10.0, 4.5, 15.0)
+    assert (ratio.median, ratio.low, ratio.high) == (10.0, 6.0, 11.25)
+
+
+def test_samples_that_were_not_taken_in_pairs_are_paired_in_every_way() -> None:
+    ratio = ratio_spread([100.0, 120.0, 90.0], [10.0, 20.0])
+    assert (ratio.low, ratio.high) == (4.5, 12.0)
+
+
+def test_a_ratio_of_medians_lies_within_its_own_spread() -> None:
+    ratio = ratio_spread([1.0, 2.0, 9.0], [1.0, 8.0, 3.0])
+    assert ratio.low <= ratio.median <= ratio.high
 
 
 def test_a_ratio_to_zero_is_refused() -> None:
@@ -49,6 +59,12 @@ def test_a_spread_is_written_as_its_median_beside_its_ends() -> None:
     result = BenchResult("b", {})
     result.add_figures(rate_per_s=spread([1_234_567.0, 1_300_000.0, 1_200_000.0]))
     assert result.figures == {"rate_per_s": 1_234_567.0, "rate_per_s_spread": [1_200_000.0, 1_300_000.0]}
+
+
+def test_a_number_that_was_not_measured_is_null_and_the_file_stays_readable(tmp_path: Path) -> None:
+    result = BenchResult("b", {}, path=tmp_path / "out.json")
+    result.add_figures(mean_ms=float("inf"))
+    assert json.loads((tmp_path / "out.json").read_text())["figures"] == {"mean_ms": None}
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,3 +153,21 @@ def test_a_row_is_charged_from_its_due_time_to_its_own_batchs_commit(
     waits = watch.waits_ms([1], feed)
     assert waits == [pytest.approx((committed_s[1] - feed.due_s(n)) * 1000) for n in (1, 2)]
     assert waits[0] == pytest.approx(9800, abs=300)
+
+
+def test_stamped_rows_carry_the_moment_their_file_was_due(space: Workspace) -> None:
+    feed = OpenLoopFeed(space, SPEC, 2000.0, lump_s=0.02, stamped=True)
+    feed.start()
+    time.sleep(0.15)
+    feed.stop()
+    for path in space.rows.iterdir():
+        stamps = set(pq.read_table(path).column("stamp").to_pylist())
+        assert stamps == {round(feed.due_s(file_number(path.name)) * 1e6)}
+    assert len(list(space.rows.iterdir())) >= 2
+
+
+def test_batches_of_several_sizes_are_read_one_size_after_the_other(space: Workspace) -> None:
+    prepare_batches(space, SPEC, 100, 2)
+    prepare_batches(space, SPEC, 1000, 2, first=2)
+    rows = [pq.read_metadata(path).num_rows for path in in_reading_order(space)]
+    assert rows == [50, 50, 50, 50, 500, 500, 500, 500]

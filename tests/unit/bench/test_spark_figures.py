@@ -10,7 +10,10 @@ from penstock.bench.machine import CpuUse
 from penstock.bench.result import spread
 from penstock.bench.spark_figures import (
     BatchRun,
+    Chosen,
+    Setting,
     SteadyRun,
+    choose_setting,
     derive_batch_run,
     derive_held_rate,
     derive_latency,
@@ -123,3 +126,30 @@ def test_the_fastest_run_beyond_the_bound_does_not_count() -> None:
     small, large = linear_run(100_000, 4.0, 1e-6), linear_run(4_000_000, 4.0, 1e-6)
     assert fastest_within([small, large], 10_000.0) is small
     assert fastest_within([large], 10_000.0) is None
+
+
+def test_the_fastest_setting_within_the_bound_is_compared_with() -> None:
+    settings = [Setting("a", 1e5, 300.0), Setting("b", 1e6, 499.0), Setting("c", 6e6, 900.0)]
+    assert choose_setting(settings, 500.0) == Chosen(settings[1], True, None)
+
+
+def test_where_none_met_the_bound_the_fastest_near_the_lowest_latency_is_compared_with() -> None:
+    settings = [Setting("a", 1e5, 520.0), Setting("b", 2e6, 640.0), Setting("c", 6e6, 900.0)]
+    assert choose_setting(settings, 500.0) == Chosen(settings[1], False, None)
+
+
+def test_a_faster_setting_that_just_missed_the_bound_is_made_known() -> None:
+    settings = [Setting("a", 1e5, 400.0), Setting("b", 1e6, 700.0), Setting("c", 6e6, 900.0)]
+    assert choose_setting(settings, 500.0) == Chosen(settings[0], True, settings[1])
+    assert choose_setting([settings[0], Setting("d", 9e4, 700.0)], 500.0).beyond is None
+
+
+def test_a_comparison_with_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no run"):
+        choose_setting([], 500.0)
+
+
+def test_a_setting_is_named_with_its_rate_and_its_latency() -> None:
+    assert str(Setting("batches", 2_400_000.0, 640.4)) == (
+        "batches: 2,400,000 rows/s at a mean latency of 640 ms"
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bench import spark_process
 from penstock.bench.spark_process import PeerProcessError, SparkPeer
 
 CHILD = """\
@@ -71,3 +72,12 @@ def test_the_process_is_gone_after_the_block() -> None:
 def test_a_call_before_the_start_is_refused() -> None:
     with pytest.raises(PeerProcessError, match="context manager"):
         SparkPeer().idle_cpu()
+
+
+def test_a_python_api_whose_package_is_missing_is_named_before_time_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark_process, "find_spec", lambda name: None)
+    with pytest.raises(PeerProcessError, match=r"protobuf.*pip install"):
+        spark_process.check_installed("with_state")
+    spark_process.check_installed("in_pandas")

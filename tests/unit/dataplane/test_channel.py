@@ -25,7 +25,7 @@ from penstock.dataplane.channel import (
 )
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.keys import hash_keys, shards_of
+from penstock.dataplane.keys.hashing import hash_keys, shards_of
 from penstock.dataplane.records import Extent, unpack_u32
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA
 from penstock.dataplane.worker import join_slices

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import errno
-import inspect
 import itertools
 import os
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.dataplane import disk as disk_module
+from penstock.dataplane import disk as disk_package
 from penstock.dataplane.disk import (
     PosixCalls,
     PosixDisk,
@@ -24,7 +23,7 @@ from penstock.dataplane.disk import (
     storage_error,
 )
 from penstock.errors import CheckpointError, StorageError
-from penstock.testing_disk import (
+from penstock.testing.faults import (
     EXIT_CODE,
     Action,
     FaultPlan,
@@ -35,7 +34,7 @@ from penstock.testing_disk import (
     fail,
 )
 
-SOURCE = inspect.getsource(disk_module)
+SOURCE = "\n".join(path.read_text() for path in sorted(Path(disk_package.__path__[0]).glob("*.py")))
 CHANGING = {
     *("open", "fdopen", "write", "writev", "pwrite", "pwritev", "sendfile", "copy_file_range"),
     *("fsync", "fdatasync", "sync", "truncate", "ftruncate", "posix_fallocate", "chmod", "utime"),
@@ -47,7 +46,7 @@ NO_STEP_NEEDED = {"close", "is_dir"}
 
 
 def calls_outside_a_step(source: str) -> list[str]:
-    """Where a module changes files outside of ``PosixCalls``, or uses that other than through ``_step``."""
+    """Where the sources change files outside of ``PosixCalls``, or use that other than through ``_step``."""
     tree = ast.parse(source)
     allowed = {
         id(node)

@@ -8,10 +8,11 @@ import pytest
 from tests.faults.runs import KEPT, fast_disk
 
 from penstock.dataplane.run import Phase
-from penstock.sim.inprocess import Delays, Driver
+from penstock.sim.inprocess import Driver
 from penstock.sim.programs import memory_program
-from penstock.testing_checks import check_schedule
-from penstock.testing_replay import replay
+from penstock.sim.timing import Delays
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule
 
 
 def driver_on(folder: Path, seed: int, **more: object) -> Driver:
@@ -95,3 +96,22 @@ def _shard(driver: Driver, row: int) -> int:
         driver.program.stages["source"].edges[0], pa.Table.from_batches([make_rows(row, 1)]), "x"
     )
     return int(counts.argmax())
+
+
+def test_a_driver_that_was_held_up_itself_does_not_take_silence_for_loss(tmp_path: Path) -> None:
+    driver = driver_on(tmp_path, 1)
+    driver.run_until(lambda: driver.engine.chains["fold"].epoch > 2)
+    held = set(driver.engine.leases)
+    driver.loop.now += 60.0  # the process was stopped; what the leases said meanwhile is still on its way
+    driver.engine.step()
+    assert set(driver.engine.leases) == held
+    finish(driver)
+
+
+def test_a_silent_lease_is_given_up(tmp_path: Path) -> None:
+    driver = driver_on(tmp_path, 1)
+    driver.run_until(lambda: driver.engine.chains["fold"].epoch > 2)
+    silent = driver.live_leases()[0]
+    driver.pause(silent)
+    assert driver.run_until(lambda: silent not in driver.engine.leases, 5.0)
+    finish(driver)

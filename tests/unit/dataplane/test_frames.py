@@ -42,7 +42,18 @@ def flipped(data: bytes, bit: int) -> bytes:
 def test_the_layout_is_fixed_by_the_format() -> None:
     golden = "504e5331010100000900000000000000acb590b21d4a116170656e73746f636b2100000000000000"
     assert framed(b"penstock!").hex() == golden
-    names = ["RECORD", "BASE", "SEGMENT", "DELTA", "SNAPSHOT", "EXPORT", "HANDOVER", "CLAIM", "META", "NEWEST"]
+    names = [
+        "RECORD",
+        "BASE",
+        "SEGMENT",
+        "DELTA",
+        "SNAPSHOT",
+        "EXPORT",
+        "HANDOVER",
+        "CLAIM",
+        "META",
+        "NEWEST",
+    ]
     assert [(kind.name, kind.value) for kind in FrameKind] == [(name, n) for n, name in enumerate(names, 1)]
 
 

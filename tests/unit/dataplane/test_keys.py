@@ -14,20 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.dataplane.keys import (
-    MAX_KEY_BYTES,
-    KeyCodec,
-    decode_key,
-    decode_keys,
-    encode_key,
-    encode_keys,
-    group_rows_by_shard,
-    hash_key,
-    hash_keys,
-    key_types,
-    shard_of,
-    shards_of,
-)
+from penstock.dataplane.keys.codec import KeyCodec, decode_key, encode_key
+from penstock.dataplane.keys.encoding import decode_keys, encode_keys
+from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_key, hash_keys, shard_of, shards_of
+from penstock.dataplane.keys.kinds import MAX_KEY_BYTES, key_types
 from penstock.errors import CheckpointError, DeclarationError, OperatorError
 
 D = decimal.Decimal

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.dataplane import positions
 from penstock.dataplane.positions import (
     START,
+    Budget,
     ChannelKey,
     GroupTake,
     PublishedRows,
@@ -133,7 +134,7 @@ def _epoch(
     budget: int,
     model: Model,
 ) -> list[ShardGroup]:
-    takes = take_epoch(groups, ready, waiting, budget)
+    takes = take_epoch(groups, ready, waiting, Budget(budget))
     moved = []
     taken_shards = [shard for take in takes for shard in take.shards.tolist()]
     assert len(taken_shards) == len(set(taken_shards)), "a shard was taken twice in one epoch"
@@ -193,26 +194,26 @@ def test_a_group_that_is_in_front_on_one_channel_and_behind_on_another_never_goe
     front = ShardGroup(shards(0), {KEY: Position(2, 0), OTHER: Position(1, 1)})
     behind = ShardGroup(shards(1), {KEY: Position(1, 0), OTHER: Position(1, 4)})
     waiting = {KEY: [published(1, [3, 3])], OTHER: [published(1, [6, 6])]}
-    for take in take_epoch([front, behind], np.array([True, True]), waiting, 4):
+    for take in take_epoch([front, behind], np.array([True, True]), waiting, Budget(4)):
         for taken in take.ranges:
             assert taken.start <= taken.end
 
 
 def test_a_range_takes_whole_producer_epochs_while_they_fit() -> None:
     items = [published(1, [2, 1]), published(2, [1, 1]), published(3, [5, 5])]
-    end, pieces = take_range(items, START, shards(0, 1), 6, None)
+    end, pieces = take_range(items, START, shards(0, 1), Budget(6), None)
     assert end == Position(3, 0)
     assert pieces == [(0, 0, -1), (1, 0, -1)]
 
 
 def test_the_first_producer_epoch_is_cut_inside_when_it_alone_exceeds_the_budget() -> None:
-    end, pieces = take_range([published(1, [10, 2])], START, shards(0, 1), 6, None)
+    end, pieces = take_range([published(1, [10, 2])], START, shards(0, 1), Budget(6), None)
     assert end == Position(1, 4), "rows [0, 4) of both shards are 4 + 2 rows"
     assert pieces == [(0, 0, 4)]
 
 
 def test_a_cut_always_moves_by_one_row_however_small_the_budget() -> None:
-    end, pieces = take_range([published(1, [3, 3, 3])], Position(1, 1), shards(0, 1, 2), 1, None)
+    end, pieces = take_range([published(1, [3, 3, 3])], Position(1, 1), shards(0, 1, 2), Budget(1), None)
     assert end == Position(1, 2)
     assert pieces == [(0, 1, 2)]
 
@@ -220,7 +221,7 @@ def test_a_cut_always_moves_by_one_row_however_small_the_budget() -> None:
 def test_the_group_behind_stops_where_the_group_in_front_stands() -> None:
     items = [published(1, [2, 2]), published(2, [2, 2]), published(3, [9, 9])]
     front, behind = ShardGroup(shards(0), {KEY: Position(3, 4)}), ShardGroup(shards(1), {KEY: START})
-    takes = take_epoch([behind, front], np.array([True, True]), {KEY: items}, 100)
+    takes = take_epoch([behind, front], np.array([True, True]), {KEY: items}, Budget(100))
     ends = {take.shards.tolist()[0]: take.ends()[KEY] for take in takes}
     assert ends == {0: Position(4, 0), 1: Position(4, 0)}
 
@@ -228,7 +229,7 @@ def test_the_group_behind_stops_where_the_group_in_front_stands() -> None:
 def test_a_group_without_ready_shards_takes_nothing_and_caps_nobody() -> None:
     items = [published(1, [2, 2])]
     groups = [ShardGroup(shards(0), {KEY: START}), ShardGroup(shards(1), {KEY: Position(1, 1)})]
-    takes = take_epoch(groups, np.array([True, False]), {KEY: items}, 100)
+    takes = take_epoch(groups, np.array([True, False]), {KEY: items}, Budget(100))
     assert [(take.shards.tolist(), take.ends()[KEY]) for take in takes] == [([0], Position(2, 0))]
 
 
@@ -238,7 +239,7 @@ def test_stamps_are_weighted_by_the_rows_that_were_taken() -> None:
         [ShardGroup(shards(0, 1), {KEY: START})],
         np.array([True, False]),
         {KEY: [published(1, [4, 6], stamp=stamp)]},
-        100,
+        Budget(100),
     )
     assert stamps_of(takes) == [Stamp(4, 100, 150.0, 200)]
 
@@ -251,3 +252,11 @@ def test_a_cut_never_takes_more_than_the_budget_unless_one_row_per_shard_does(bu
     assert rows <= max(budget, 3)
     more = int(np.minimum(counts, cut + 1).sum())
     assert cut >= 12 or more > budget
+
+
+def test_an_epoch_is_bounded_in_bytes_too() -> None:
+    items = [published(1, [3, 3]), published(2, [3, 3]), published(3, [3, 3])]  # 100 bytes a row
+    end, pieces = take_range(items, START, shards(0, 1), Budget(1_000, 1_300), None)
+    assert (end, len(pieces)) == (Position(3, 0), 2)
+    end, pieces = take_range(items, START, shards(0, 1), Budget(1_000, 250), None)
+    assert end == Position(1, 1), "cut inside a producer epoch that alone is more"

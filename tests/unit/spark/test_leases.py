@@ -44,7 +44,7 @@ def ask(office: LeaseOffice) -> str:
 
 def test_a_lease_that_was_given_up_counts_until_its_job_has_ended(office: LeaseOffice) -> None:
     name = ask(office)
-    office.note_up(name)
+    office.note_up(name, "1")
     office.give_up(name)
     assert not office.asked and office.jobs() == 1
     assert office.room(reserve=2) == 5
@@ -78,7 +78,7 @@ def test_queries_of_one_session_share_its_slots_and_others_have_their_own(office
 
 def test_a_lease_that_never_connects_is_overdue(office: LeaseOffice, monkeypatch: pytest.MonkeyPatch) -> None:
     up, late = ask(office), ask(office)
-    office.note_up(up)
+    office.note_up(up, "1")
     monkeypatch.setattr(leases, "CONNECT_TIMEOUT_S", -1.0)
     assert office.overdue() == [late]
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.dataplane import keys as key_format
+from penstock.dataplane.keys.kinds import key_types
 from penstock.dataplane.logic.aggregate_words import (
     Fold,
     WordReader,
@@ -51,7 +51,7 @@ class AggregateSpec:
         Raises:
             DeclarationError: naming operator and column, when a key or an aggregate does not fit the input.
         """
-        key_format.key_types(input_schema, keys, operator)
+        key_types(input_schema, keys, operator)
         schema = output_schema(aggregates, keys, input_schema, operator)
         types = tuple(one.input_type(input_schema, operator) for one in aggregates)
         return AggregateSpec(tuple(aggregates), types, schema)
@@ -78,7 +78,6 @@ class AggregateLogic:
     wants_shard_order = False
     """Grouping needs the order of rows within a key only, which concatenated pieces have already."""
 
-
     def __init__(
         self,
         spec: AggregateSpec,
@@ -94,7 +93,7 @@ class AggregateLogic:
         self._grouper = Grouper(operator, keys, input_schema, shards)
         self._initial: U64 = np.array([word.initial for word in self._words], np.int64).view(np.uint64)
         form = EntryFormat(len(self._words), sum(word.bit is not None for word in self._words))
-        types = key_format.key_types(input_schema, keys, operator)
+        types = key_types(input_schema, keys, operator)
         self._columns = ColumnState(form, types, keys, operator, shards, memory_bytes)
         self.state: TaskState | None = self._columns
         self._fields = list(spec.schema)[len(keys) :]

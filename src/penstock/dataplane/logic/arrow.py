@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.dataplane.keys import encode_keys
+from penstock.dataplane.keys.encoding import encode_keys
 from penstock.dataplane.logic.protocol import EpochInput
 from penstock.dataplane.logic.rows import operator_error, states_identity
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.errors import OperatorError
-from penstock.topology.schema import conform_batch
+from penstock.topology.batches import conform_batch
 from penstock.topology.states import StateSpec, ValueState
 
 ArrowFunction = Callable[[pa.Table, "ShardState"], pa.Table]

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.dataplane.keys import encode_keys, kind_of
+from penstock.dataplane.keys.encoding import encode_keys
+from penstock.dataplane.keys.kinds import kind_of
 from penstock.dataplane.logic.protocol import ShardedRows
 
 _MAX_U16 = 1 << 16

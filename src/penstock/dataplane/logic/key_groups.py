@@ -15,9 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.dataplane import keys as key_format
+from penstock.dataplane.keys import hashing
+from penstock.dataplane.keys.encoding import encode_keys
+from penstock.dataplane.keys.kinds import key_types
 from penstock.dataplane.logic.protocol import ShardedRows
-from penstock.dataplane.state.columns import KeyBatch, hashes_are_exact
+from penstock.dataplane.state.column_changes import KeyBatch
+from penstock.dataplane.state.column_reading import hashes_are_exact
 from penstock.dataplane.state.protocol import I64, U16
 
 ROWS: Final = ("", "count_all")
@@ -74,7 +77,7 @@ class Grouper:
 
     def __init__(self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int) -> None:
         self._operator, self._keys, self._shards = operator, tuple(keys), shards
-        self._exact = hashes_are_exact(key_format.key_types(input_schema, keys, operator))
+        self._exact = hashes_are_exact(key_types(input_schema, keys, operator))
 
     def group(
         self, taken: ShardedRows, columns: Mapping[str, Any], questions: Sequence[Question]
@@ -85,8 +88,8 @@ class Grouper:
             OperatorError: a key is null or too long.
         """
         table, keys = self._grouped(taken.rows, columns, questions)
-        hashes = key_format.hash_keys(keys, self._keys, self._operator)
-        shards = key_format.shards_of(hashes, self._shards)
+        hashes = hashing.hash_keys(keys, self._keys, self._operator)
+        shards = hashing.shards_of(hashes, self._shards)
         if _agree(shards, table.column(_answer(ROWS)).to_numpy(), taken):
             order = np.argsort(hashes, kind=None if self._exact else "stable")  # shards ascend with hashes
         else:
@@ -95,18 +98,18 @@ class Grouper:
             table, keys = self._grouped(
                 taken.rows, {**columns, _SHARD: of_rows}, [*questions, (_SHARD, "min")]
             )
-            hashes = key_format.hash_keys(keys, self._keys, self._operator)
+            hashes = hashing.hash_keys(keys, self._keys, self._operator)
             shards = table.column(f"{_SHARD}_min").to_numpy()
             order = np.lexsort((hashes, shards))
         keys = [column.take(pa.array(order)) for column in keys]
-        encoded = key_format.encode_keys(keys, self._keys, self._operator)
+        encoded = encode_keys(keys, self._keys, self._operator)
         return KeyGroups(keys, KeyBatch(hashes.take(order), shards.take(order), encoded), table, order)
 
     def lists(self, rows: pa.Table, values: Any, limit: int) -> KeyLists:
         """Return the first `limit` of `values` (as long as the rows) for each key."""
         table, keys = self._grouped(rows, {"value": values}, [("value", "list")])
         lists = pc.list_slice(table.column("value_list").combine_chunks(), 0, limit)
-        encoded = key_format.encode_keys(keys, self._keys, self._operator)
+        encoded = encode_keys(keys, self._keys, self._operator)
         return KeyLists(encoded, pc.list_value_length(lists).to_pylist(), lists.flatten())
 
     def _grouped(

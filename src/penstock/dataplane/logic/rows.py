@@ -22,8 +22,10 @@ from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.errors import OperatorError, PenstockError
-from penstock.topology.schema import batch_to_rows, ddl_of, row_class, rows_to_batch
+from penstock.topology.batches import rows_to_batch
+from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.states import StateSpec
+from penstock.topology.types import ddl_of
 
 _BLOCK_ROWS: Final = 4096
 

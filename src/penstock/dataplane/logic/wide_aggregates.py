@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.dataplane import keys as key_format
+from penstock.dataplane.keys.encoding import decode_keys, encode_keys
 from penstock.dataplane.logic.aggregate_words import (
     View,
     WordReader,
@@ -331,7 +331,7 @@ def _wide_values(values: pa.Array) -> list[bytes | None]:
     if not pa.types.is_decimal(values.type):
         texts: list[bytes | None] = values.cast(pa.large_binary()).to_pylist()
         return texts
-    encoded = key_format.encode_keys([values.fill_null(0)], ["value"], "").to_pylist()
+    encoded = encode_keys([values.fill_null(0)], ["value"], "").to_pylist()
     return [one if valid else None for one, valid in zip(encoded, values.is_valid().to_pylist(), strict=True)]
 
 
@@ -340,9 +340,7 @@ def _wide_array(values: list[Any], type_: pa.DataType) -> pa.Array:
     if not pa.types.is_decimal(type_):
         return pa.array(values, pa.large_binary()).cast(type_)
     zero = (1 << 127).to_bytes(16, "big")
-    array = key_format.decode_keys(
-        pa.array([zero if one is None else one for one in values], pa.binary()), [type_]
-    )[0]
+    array = decode_keys(pa.array([zero if one is None else one for one in values], pa.binary()), [type_])[0]
     return pc.if_else(
         pa.array([one is not None for one in values], pa.bool_()), array, pa.scalar(None, type_)
     )

@@ -12,7 +12,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.dataplane import keys as key_format
+from penstock.dataplane.state.column_changes import (
+    Change,
+    KeyBatch,
+    changed_part,
+    entry_batch,
+    pack_delta,
+    starts_of,
+)
 from penstock.dataplane.state.column_entries import (
     BITS,
     HASH,
@@ -35,10 +41,11 @@ from penstock.dataplane.state.column_entries import (
     strip_entry_keys,
     unpack_values,
 )
+from penstock.dataplane.state.column_reading import EntryReader, fixed_key_bytes, hashes_are_exact
 from penstock.dataplane.state.local import LocalShard
-from penstock.dataplane.state.protocol import ENTRY_SCHEMA, I64, U16, U64, Delta, digest_bytes, digest_lanes
+from penstock.dataplane.state.protocol import I64, U64, Delta, digest_bytes, digest_lanes
 from penstock.dataplane.state.slots import NO_SHARD, Found, SlotStore
-from penstock.errors import CorruptFileError, DeclarationError, OperatorError
+from penstock.errors import CorruptFileError, DeclarationError
 
 _BITS_MASK: Final = np.uint64((1 << MAX_BITS) - 1)
 _TOUCHED_SHIFT: Final = np.uint64(
@@ -50,28 +57,6 @@ _KEPT_RATIO: Final = 0.5
 
 Combine = Callable[[U64], None]
 """Fold this epoch's partials into rows (key hash, bits, words ...), in place."""
-
-
-@dataclass(frozen=True)
-class KeyBatch:
-    """Distinct keys of one epoch, sorted by shard."""
-
-    hashes: U64
-    shards: U16
-    keys: pa.BinaryArray
-    """Key bytes as `encode_keys` gives them."""
-
-
-@dataclass(frozen=True)
-class _Change:
-    """The changed entries of one `update`."""
-
-    slots: I64
-    shards: U16
-    starts: I64
-    """Where the runs of equal shards begin."""
-    keys: pa.BinaryArray
-    rows: U64
 
 
 class ColumnState:
@@ -102,7 +87,8 @@ class ColumnState:
                 f"operator {operator!r}: at most {MAX_BITS} nullable aggregates, not {form.bits}"
             )
         self._form = form
-        self._key_types, self._key_names, self._operator = tuple(key_types), tuple(key_names), operator
+        self._operator = operator
+        self._reader = EntryReader(form, tuple(key_types), tuple(key_names), operator)
         self._key_bytes = fixed_key_bytes(key_types)
         self._memory_bytes = memory_bytes
         self._owner = owner or f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -118,7 +104,7 @@ class ColumnState:
         self._versions: I64 = np.zeros(shards, np.int64)
         self._dirty_since: I64 = np.zeros(shards, np.int64)
         self._sealed: npt.NDArray[np.bool_] = np.zeros(shards, np.bool_)
-        self._change: _Change | None = None
+        self._change: Change | None = None
         self._staged_epoch: int | None = None
 
     # ------------------------------------------------------------------------------------------ epochs
@@ -133,7 +119,7 @@ class ColumnState:
             raise RuntimeError(f"operator {self._operator!r}: a second update before commit")
         if not len(batch.hashes):
             return np.empty((0, WORDS + self._form.words), np.uint64)
-        starts = _starts(batch.shards)
+        starts = starts_of(batch.shards)
         if not self._sealed[batch.shards[starts]].all():
             raise RuntimeError(f"operator {self._operator!r}: rows came for a shard that is not sealed here")
         found = self._store.find(batch.hashes, batch.keys)
@@ -153,7 +139,7 @@ class ColumnState:
         self._digests[batch.shards[starts]] += np.add.reduceat(after - before, starts, axis=0)
         changed = after[:, 0] != before[:, 0]
         changed |= after[:, 1] != before[:, 1]
-        self._change = _changed_part(_Change(found.slots, batch.shards, starts, batch.keys, rows), changed)
+        self._change = changed_part(Change(found.slots, batch.shards, starts, batch.keys, rows), changed)
         return rows
 
     def stage(self, epoch: int) -> Delta:
@@ -161,20 +147,7 @@ class ColumnState:
         change = self._change
         if change is None or not len(change.slots):
             return Delta.empty()
-        keys = entry_keys(change.keys, self._key_bytes)
-        starts = change.starts
-        shards, counts = change.shards[starts], _counts(starts, len(keys))
-        if self._key_bytes is None:
-            key_bytes = np.add.reduceat(binary_sizes(keys), starts, dtype=np.int64)
-        else:
-            key_bytes = counts * (PREFIX_BYTES + self._key_bytes)
-        value_bytes = counts * self._form.value_bytes
-        return Delta(
-            entries=_batch(pa.array(change.shards), keys, pack_values(change.rows, self._form)),
-            shards=shards,
-            digests=self._digests[shards],
-            shard_bytes=(key_bytes + value_bytes).astype(np.uint32),
-        )
+        return pack_delta(change, self._form, self._key_bytes, self._digests)
 
     def commit(self) -> None:
         change, epoch = self._change, self._staged_epoch
@@ -205,7 +178,7 @@ class ColumnState:
             local = LocalShard.take_over(path, self._owner, local_version)
         if local is None:
             return False
-        if local_version is not None and not self._gives_its_digest(local):
+        if local_version is not None and not self._reader.gives_its_digest(local):
             local.close()
             return False
         entries = local.count if local_version is not None else 0
@@ -224,7 +197,7 @@ class ColumnState:
         if not len(keys):
             return
         stripped = strip_entry_keys(keys)
-        hashes = self._hashes(stripped) if stripped is not None else np.empty(0, np.uint64)
+        hashes = self._reader.hashes(stripped) if stripped is not None else np.empty(0, np.uint64)
         unpacked = unpack_values(values, hashes, self._form, checked=False) if stripped is not None else None
         if unpacked is None:
             self._damaged.add(shard)
@@ -275,7 +248,7 @@ class ColumnState:
         if self._incomplete[shard]:
             if self._dirty_since[shard]:
                 self._write(shard)
-            keys, rows = self._scan(local)
+            keys, rows = self._reader.scan(local)
         else:
             slots = self._store.slots_of(shard)
             keys, rows = self._store.take_keys(slots), self._store.take(slots)
@@ -289,7 +262,9 @@ class ColumnState:
         order = pc.sort_indices(keys)  # so that a snapshot does not depend on the order in which keys came
         rows = rows.take(order.to_numpy(), axis=0)
         names = entry_keys(keys.take(order), self._key_bytes)
-        return _batch(pa.array(np.full(len(rows), shard, np.uint16)), names, pack_values(rows, self._form))
+        return entry_batch(
+            pa.array(np.full(len(rows), shard, np.uint16)), names, pack_values(rows, self._form)
+        )
 
     def owned(self) -> Sequence[int]:
         shards: list[int] = np.flatnonzero(self._sealed).tolist()
@@ -343,39 +318,11 @@ class ColumnState:
             return
         chosen = asked[hits]
         values = pa.array([entries[names[at]] for at in hits], pa.binary())
-        rows = self._checked(values, batch.hashes[chosen], local)
+        rows = self._reader.checked(values, batch.hashes[chosen], local)
         found.slots[chosen] = self._store.append(
             batch.keys.take(pa.array(chosen)), batch.shards[chosen], rows, dirty=False
         )
         found.rows[chosen] = rows
-
-    def _gives_its_digest(self, local: LocalShard) -> bool:
-        """Read a copy whole: what is stored beside the entries says nothing of a damaged or lost one."""
-        try:
-            _, rows = self._scan(local)
-        except (CorruptFileError, OperatorError, ValueError, pa.ArrowException):
-            return False
-        return np.array_equal(entry_hashes(rows).sum(axis=0, dtype=np.uint64), digest_lanes(local.digest))
-
-    def _scan(self, local: LocalShard) -> tuple[pa.BinaryArray, U64]:
-        entries = local.scan()
-        keys = strip_entry_keys(pa.array([key for key, _ in entries], pa.binary()))
-        if keys is None:
-            raise _damaged(local)
-        return keys, self._checked(
-            pa.array([value for _, value in entries], pa.binary()), self._hashes(keys), local
-        )
-
-    def _checked(self, values: pa.BinaryArray, hashes: U64, local: LocalShard) -> U64:
-        """Unpack values read from an environment, each proved by its check."""
-        unpacked = unpack_values(values, hashes, self._form, checked=True)
-        if unpacked is None or not np.array_equal(entry_hashes(unpacked[0])[:, 0], unpacked[1]):
-            raise _damaged(local)
-        return unpacked[0]
-
-    def _hashes(self, keys: pa.BinaryArray) -> U64:
-        columns = key_format.decode_keys(keys, self._key_types)
-        return key_format.hash_keys(columns, self._key_names, self._operator)
 
     def _dirty_shards(self) -> list[int]:
         dirty: list[int] = np.flatnonzero((self._dirty_since > 0) & self._sealed).tolist()
@@ -443,32 +390,6 @@ class ColumnState:
             raise RuntimeError(f"operator {self._operator!r}: {what} while an epoch is not committed")
 
 
-def fixed_key_bytes(types: Sequence[pa.DataType]) -> int | None:
-    """Return the length of the key bytes of these types, None when it varies."""
-    kinds = [key_format.kind_of(type_) for type_ in types]
-    return None if "bytes" in kinds else sum(16 if kind == "decimal" else 8 for kind in kinds)
-
-
-def hashes_are_exact(types: Sequence[pa.DataType]) -> bool:
-    """Whether different keys have different hashes: one fixed-width column is hashed by a bijection."""
-    return len(types) == 1 and key_format.kind_of(types[0]) not in ("bytes", "decimal")
-
-
-def _starts(shards: U16) -> I64:
-    """Return the first position of each run of equal shards."""
-    starts = np.flatnonzero(shards[1:] != shards[:-1])
-    starts += 1
-    return np.concatenate((np.zeros(min(1, len(shards)), np.int64), starts))
-
-
-def _counts(starts: I64, total: int) -> I64:
-    """Return how long the runs are."""
-    counts = np.empty(len(starts), np.int64)
-    np.subtract(starts[1:], starts[:-1], out=counts[:-1])
-    counts[-1:] = total - starts[-1:]
-    return counts
-
-
 def _oldest(touched: U64, count: int) -> I64:
     """Return the positions of the `count` least values; of equal ones the first."""
     if count >= len(touched):
@@ -476,21 +397,3 @@ def _oldest(touched: U64, count: int) -> I64:
     limit = np.partition(touched, count)[count]
     older = np.flatnonzero(touched < limit)
     return np.concatenate((older, np.flatnonzero(touched == limit)[: count - len(older)]))
-
-
-def _changed_part(change: _Change, changed: npt.NDArray[np.bool_]) -> _Change:
-    if changed.all():
-        return change
-    at = np.flatnonzero(changed)
-    shards, keys = change.shards[at], change.keys.take(pa.array(at))
-    return _Change(change.slots[at], shards, _starts(shards), keys, change.rows.take(at, axis=0))
-
-
-def _batch(shards: pa.Array, keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([shards, keys, values], schema=ENTRY_SCHEMA)
-
-
-def _damaged(local: LocalShard) -> CorruptFileError:
-    return CorruptFileError(
-        f"local state {local.path} holds a damaged entry; it is rebuilt from the checkpoint"
-    )

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.dataplane.collector import collector_off
-from penstock.dataplane.keys import KeyCodec
+from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.kinds import Changes, Column, Entry, ListColumn, StateContext, ValueColumn
 from penstock.dataplane.state.local import LocalShard
@@ -30,7 +30,7 @@ from penstock.dataplane.state.protocol import ENTRY_SCHEMA, U16, U32, U64, Delta
 from penstock.dataplane.state.sealing import entry_hash, entry_hashes, hash_lanes, seal, sum_of, unseal
 from penstock.dataplane.state.values import ValueCodec
 from penstock.errors import CorruptFileError, StorageError
-from penstock.topology.schema import struct_class
+from penstock.topology.rows import struct_class
 from penstock.topology.states import ListState, MapState, StateSpec
 
 _KEY_WEIGHT: Final = 500

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter, eq
 from typing import Any, Final, Protocol
 
-from penstock.dataplane.keys import KeyCodec
+from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.state.handles import (
     ABSENT,
     CopyingValueHandle,

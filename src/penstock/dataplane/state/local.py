@@ -35,6 +35,7 @@ _FIRST_MAP_BYTES: Final = 1 << 20
 _PLAIN_BYTES: Final = 494  # LMDB holds keys of up to 511 bytes; longer ones are cut and end in their hash
 _CUT_BYTES: Final = 511
 _HASH_BYTES: Final = 16
+_MANY_ENTRIES: Final = 4_096  # a transaction of more has dirtied some hundred pages
 _LENGTH: Final = struct.Struct(">I")
 _T = TypeVar("_T")
 
@@ -204,6 +205,20 @@ class LocalShard:
 
         self._transact(change)
         self.version, self.digest = version, digest
+        if len(puts) + len(deletes) > _MANY_ENTRIES:
+            self._let_pages_go()
+
+    def _let_pages_go(self) -> None:
+        """Open the environment anew: LMDB keeps the pages of a transaction for the next one, for ever, and hundreds of
+        shards that are each written now and then would hold as much memory as their state."""
+        map_bytes = self._environment.info()["map_size"]
+        self._environment.close()
+        try:
+            self._environment = _open(self.path, map_bytes)
+        except (OSError, lmdb.Error) as error:
+            self._closed = True
+            _open_environments.discard((self._pid, self.path))
+            raise _write_error(self.path, error) from error
 
     def close(self) -> None:
         """Close the environment; what was written stays."""

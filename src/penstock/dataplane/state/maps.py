@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from penstock.dataplane.keys import KeyCodec, encode_keys
+from penstock.dataplane.keys.codec import KeyCodec
+from penstock.dataplane.keys.encoding import encode_keys
 from penstock.dataplane.state.handles import ABSENT, CopyingMapHandle, KeyState, MapHandle
 from penstock.dataplane.state.kinds import Changes, Column, StateContext
 from penstock.dataplane.state.sealing import entry_hashes

@@ -30,6 +30,7 @@ NO_SHARD: Final = 0xFFFF
 _GOLDEN: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _FIRST_TABLE_BITS: Final = 12
 _FULL_RATIO: Final = 0.55
+_REBUILT_RATIO: Final = 0.36  # room to grow by half; a table twice as large as that would only cost memory
 _TOMB: Final = -1
 _FIRST_SLOTS: Final = 1 << 10
 _BUILD_SLOTS: Final = 1 << 18  # slots put into a new table at a time, so that scratch arrays stay small
@@ -273,7 +274,7 @@ class SlotStore:
         """Make the table anew, of a size that fits."""
         live = self.live_slots()
         bits = _FIRST_TABLE_BITS
-        while len(live) > _FULL_RATIO / 2 * (1 << bits):
+        while len(live) > _REBUILT_RATIO * (1 << bits):
             bits += 1
         self._table = np.zeros(1 << bits, np.int32)
         self._shift = np.uint64(64 - bits)

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError, OperatorError
-from penstock.topology.schema import ddl_of, python_type, rows_to_batch
+from penstock.topology.batches import rows_to_batch
+from penstock.topology.rows import python_type
+from penstock.topology.types import ddl_of
 
 MAX_VALUE_BYTES: Final = 16 << 20
 

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock.topology.aggregates as agg
-from penstock.dataplane import keys as key_format
+from penstock.dataplane.keys import hashing
+from penstock.dataplane.keys.encoding import decode_keys
 from penstock.dataplane.logic.aggregates import AggregateLogic, AggregateSpec
 from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
 from penstock.dataplane.logic.wide_aggregates import WideAggregateLogic
@@ -132,8 +133,8 @@ def expected(one: agg.Aggregate, rows: list[dict[str, Any]]) -> Any:
 
 
 def sharded(table: pa.Table, keys: Sequence[str]) -> ShardedRows:
-    hashes = key_format.hash_keys([table.column(key) for key in keys], keys, "op")
-    shards = key_format.shards_of(hashes, SHARDS)
+    hashes = hashing.hash_keys([table.column(key) for key in keys], keys, "op")
+    shards = hashing.shards_of(hashes, SHARDS)
     order = np.argsort(shards, kind="stable")
     ids, counts = np.unique(shards, return_counts=True)
     return ShardedRows(
@@ -225,10 +226,10 @@ class Story:
         types = [field.type for field in self.key_schema]
         for key, value in self.content(shard).items():
             assert key[:1] == b"\x01" and int.from_bytes(key[1:3], "big") == len(key) - 3
-            columns = key_format.decode_keys(pa.array([key[3:]], pa.binary()), types)
+            columns = decode_keys(pa.array([key[3:]], pa.binary()), types)
             words = len(value) // 8
             row = [
-                int(key_format.hash_keys(columns, self.keys, "op")[0]),
+                int(hashing.hash_keys(columns, self.keys, "op")[0]),
                 int.from_bytes(value[8 * words :], "little"),
             ]
             row += [int.from_bytes(value[8 * at : 8 * at + 8], "little") for at in range(words)]
@@ -346,8 +347,8 @@ def test_wide_aggregates_equal_the_model_whatever_happens_to_their_shards(kind: 
 
 @pytest.fixture
 def few_hashes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    real: Callable[..., Any] = key_format.hash_keys
-    monkeypatch.setattr(key_format, "hash_keys", lambda *given: real(*given) & np.uint64(0b11 << 62))
+    real: Callable[..., Any] = hashing.hash_keys
+    monkeypatch.setattr(hashing, "hash_keys", lambda *given: real(*given) & np.uint64(0b11 << 62))
     yield
 
 
@@ -396,7 +397,7 @@ def test_the_same_rows_give_the_same_bytes_however_they_are_chunked() -> None:
 def test_output_is_ordered_by_shard() -> None:
     table = pa.table({"k": np.arange(3000)})
     output, delta = one_epoch(table, [agg.count()])
-    shards = key_format.shards_of(key_format.hash_keys([output.column("k")], ["k"], "op"), SHARDS)
+    shards = hashing.shards_of(hashing.hash_keys([output.column("k")], ["k"], "op"), SHARDS)
     assert (np.diff(shards.astype(int)) >= 0).all()
     assert delta.shards.tolist() == [0, 1, 2, 3]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.dataplane.keys import group_rows_by_shard, hash_keys, shards_of
+from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shards_of
 from penstock.dataplane.logic.arrow import ArrowLogic, ArrowLogicSpec
 from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
 from penstock.errors import OperatorError

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.dataplane.keys import group_rows_by_shard, hash_keys, shards_of
+from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shards_of
 from penstock.dataplane.logic import rows as rows_module
 from penstock.dataplane.logic.grouping import group_by_key
 from penstock.dataplane.logic.protocol import EpochInput, ShardedRows

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.dataplane import keys as key_format
+from penstock.dataplane.keys.encoding import encode_keys
+from penstock.dataplane.keys.hashing import hash_keys, shards_of
+from penstock.dataplane.state.column_changes import KeyBatch
 from penstock.dataplane.state.column_entries import (
     EntryFormat,
     entry_hash,
@@ -23,7 +25,7 @@ from penstock.dataplane.state.column_entries import (
     strip_entry_keys,
     unpack_values,
 )
-from penstock.dataplane.state.columns import ColumnState, KeyBatch
+from penstock.dataplane.state.columns import ColumnState
 from penstock.dataplane.state.local import LocalShard
 from penstock.dataplane.state.protocol import EMPTY_DIGEST, Delta, digest_bytes
 from penstock.dataplane.state.slots import SlotStore
@@ -49,10 +51,10 @@ def opened(directory: Path, memory_bytes: int = 1 << 20) -> ColumnState:
 
 def batch_of(numbers: Sequence[int]) -> KeyBatch:
     column = pa.array(numbers, pa.int64())
-    hashes = key_format.hash_keys([column], ["k"], "op")
+    hashes = hash_keys([column], ["k"], "op")
     order = np.argsort(hashes)
-    encoded = key_format.encode_keys([column.take(pa.array(order))], ["k"], "op")
-    return KeyBatch(hashes[order], key_format.shards_of(hashes[order], SHARDS), encoded)
+    encoded = encode_keys([column.take(pa.array(order))], ["k"], "op")
+    return KeyBatch(hashes[order], shards_of(hashes[order], SHARDS), encoded)
 
 
 def add_one(rows: Any) -> None:
@@ -144,8 +146,8 @@ def test_slots_are_found_while_keys_come_and_go(steps: list[tuple[bool, set[str]
 
     def asked(texts: list[str]) -> tuple[Any, pa.BinaryArray]:
         columns = [pa.array(texts, pa.string())]
-        hashes = key_format.hash_keys(columns, ["k"], "op") & np.uint64((1 << hash_bits) - 1)
-        return hashes, key_format.encode_keys(columns, ["k"], "op")
+        hashes = hash_keys(columns, ["k"], "op") & np.uint64((1 << hash_bits) - 1)
+        return hashes, encode_keys(columns, ["k"], "op")
 
     for adds, some in steps:
         texts = sorted(some)

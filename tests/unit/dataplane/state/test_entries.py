@@ -13,7 +13,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.dataplane.keys import encode_key, hash_key, shard_of
+from penstock.dataplane.keys.codec import encode_key
+from penstock.dataplane.keys.hashing import hash_key, shard_of
 from penstock.dataplane.state import handles
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.dataplane.disk import Step, is_temp
 from penstock.errors import StorageError
-from penstock.testing_disk import (
+from penstock.testing.disk import SimDisk
+from penstock.testing.faults import (
     FaultPlan,
     SimCrash,
-    SimDisk,
     TracingDisk,
     crash_after,
     crash_before,

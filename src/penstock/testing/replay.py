@@ -23,7 +23,7 @@ from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Record, TaskPart, unpack_u16
 from penstock.dataplane.state.protocol import Delta
 from penstock.errors import PenstockError
-from penstock.testing_checks import CheckFailure, Line, read_line
+from penstock.testing.line import CheckFailure, Line, read_line
 
 Batches = Mapping[str, Callable[[records.Batch], pa.Table]]
 """For ingested sources: the rows of a batch, in order; without it their segments are taken as given."""

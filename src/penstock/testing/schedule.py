@@ -1,113 +1,27 @@
 """Checks a whole run from its checkpoint: is the committed schedule free of gaps and overlaps?
 
-Needs a run with the setting `retain_all`. `read_line` collects the records of the reachable line through all
-generations; `check_schedule` looks at them alone, with arithmetic of its own. `penstock.testing_replay` then
+Looks at the records alone, with arithmetic of its own, none of it the engine's. `penstock.testing.replay` then
 proves that state and outputs follow from the schedule. Nothing is written here.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 
-from penstock.dataplane import paths, recordlog, records
+from penstock.dataplane import records
 from penstock.dataplane.chains import Chains
-from penstock.dataplane.channel import read_segment
-from penstock.dataplane.disk import Disk, PosixDisk
+from penstock.dataplane.disk import Disk
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Base, Position, Record, Segment, TaskPart, unpack_u16, unpack_u32
 from penstock.dataplane.state.protocol import I64
+from penstock.testing.line import CheckFailure, Line, LinePart, read_line
 
 Channel = tuple[int, str]
 """Edge and producer chain."""
 FIRST = Position(1, 0)
-
-
-class CheckFailure(AssertionError):
-    """What a run committed is wrong; the message has one line per fault."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        shown = [*faults[:20], *([f"and {len(faults) - 20} more"] if len(faults) > 20 else [])]
-        super().__init__("\n".join(shown))
-        self.faults = list(faults)
-
-
-@dataclass(frozen=True)
-class LinePart:
-    """One log part of the line and those of its records that the next part took over."""
-
-    part: paths.LogPart
-    base: Base
-    records: Sequence[tuple[Record, bytes]]
-
-
-@dataclass(frozen=True)
-class Line:
-    """All that a checkpoint has committed, from its first record on."""
-
-    checkpoint: str
-    parts: Sequence[LinePart]
-    disk: Disk
-
-    def records(self) -> Iterator[Record]:
-        """Yield all records in the order in which they were committed."""
-        for part in self.parts:
-            for record, _ in part.records:
-                yield record
-
-    def of(self, chain: str) -> list[Record]:
-        """Return the records of one chain."""
-        return [record for record in self.records() if record.chain == chain]
-
-
-def read_line(checkpoint: str, disk: Disk | None = None) -> Line:
-    """Read the reachable line of records, from the first one to the newest.
-
-    A driver takes over a prefix of what its predecessor's part held; what an older driver appended behind
-    that, or a part it began after it had lost the checkpoint, is not reachable.
-
-    Raises:
-        CheckFailure: a base follows from no earlier part, or parts are missing because `retain_all` was off.
-        CorruptFileError: names a damaged file.
-    """
-    disk = disk or PosixDisk()
-    found = map(paths.parse_log, disk.list(paths.logs(checkpoint)))
-    read = [recordlog.read_part(disk, checkpoint, part) for part in sorted(p for p in found if p is not None)]
-    line: list[LinePart] = []
-    wanted: dict[str, bytes] | None = None
-    for tail in reversed(read):
-        assert tail.base is not None and tail.part is not None
-        kept = list(tail.records) if wanted is None else _prefix(tail.base, tail.records, wanted)
-        if kept is None:
-            continue
-        line.append(LinePart(tail.part, tail.base, kept))
-        wanted = _heads(tail.base)
-    if wanted is None or any(head != records.NO_HASH for head in wanted.values()):
-        raise CheckFailure(
-            [f"{checkpoint}: no log part leads to the first record; was the run made with retain_all?"]
-        )
-    return Line(checkpoint, line[::-1], disk)
-
-
-def _heads(base: Base) -> dict[str, bytes]:
-    return {chain.chain: chain.hash for chain in base.chains}
-
-
-def _prefix(
-    base: Base, tail: Sequence[tuple[Record, bytes]], wanted: Mapping[str, bytes]
-) -> list[tuple[Record, bytes]] | None:
-    heads = _heads(base)
-    if heads == wanted:
-        return []
-    for number, (record, encoded) in enumerate(tail, 1):
-        heads[record.chain] = records.hash_of(encoded)
-        if heads == wanted:
-            return list(tail[:number])
-    return None
 
 
 def check_schedule(
@@ -431,51 +345,3 @@ class _Schedule:
                             self.faults.append(
                                 f"'{name}' shard {shard} left {left} rows of '{channel[1]}' epoch {epoch}"
                             )
-
-
-# -- what does not depend on where epochs begin and end: for a free-running reference or another engine ------
-
-
-def output_rows(line: Line, program: Program, stage: str) -> pa.Table:
-    """Return all rows that a stage put out, in the order it published them."""
-    spec = program.stages[stage]
-    edge = spec.edges[0].edge
-    found = [
-        read_segment(line.disk, line.checkpoint, segment.extent, spec.schema).batch
-        for record in line.of(stage)
-        for part in record.parts
-        for segment in part.segments
-        if segment.edge == edge
-    ]
-    return pa.Table.from_batches(found, spec.schema)
-
-
-def last_per_key(rows: pa.Table, keys: Sequence[str]) -> dict[tuple[object, ...], dict[str, object]]:
-    """Return the last row of each key."""
-    return {tuple(row[name] for name in keys): row for row in rows.to_pylist()}
-
-
-def row_counts(rows: pa.Table) -> dict[tuple[object, ...], int]:
-    """Return how often each row occurs, whatever the order."""
-    counted: dict[tuple[object, ...], int] = defaultdict(int)
-    for row in rows.to_pylist():
-        counted[tuple(row.values())] += 1
-    return dict(counted)
-
-
-def rows_by_key(rows: pa.Table, keys: Sequence[str]) -> dict[tuple[object, ...], list[dict[str, object]]]:
-    """Return the rows of each key in order: what a row-wise operator puts out does not depend on epochs."""
-    found: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
-    for row in rows.to_pylist():
-        found[tuple(row[name] for name in keys)].append(row)
-    return dict(found)
-
-
-def operator_digest(line: Line, program: Program, operator: str) -> bytes:
-    """Return the digest of an operator's whole state: the sum over its shards, which no routing changes."""
-    digests = np.zeros((program.stages[operator].shards, 2), np.uint64)
-    for record in line.of(operator):
-        for part in record.parts:
-            digests[unpack_u16(part.changed)] = np.frombuffer(part.digests, "<u8").reshape(-1, 2)
-    total: bytes = digests.sum(axis=0, dtype=np.uint64).astype("<u8").tobytes()
-    return total

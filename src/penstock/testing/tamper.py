@@ -23,7 +23,7 @@ from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import RecordBatch, frame_bytes
 from penstock.dataplane.records import Group, Position, Record, Segment, TaskPart
-from penstock.testing_checks import Line, read_line
+from penstock.testing.line import Line, read_line
 
 Edit = Callable[[Record], Record]
 

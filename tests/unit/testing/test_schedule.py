@@ -10,20 +10,14 @@ import pytest
 from tests.faults.runs import KEPT, fast_disk, real_program, scratch
 
 from penstock.dataplane.program import Program
-from penstock.sim.inprocess import Driver, quick
+from penstock.sim.inprocess import Driver
 from penstock.sim.programs import memory_program
-from penstock.testing_checks import (
-    CheckFailure,
-    check_schedule,
-    find_schedule_faults,
-    last_per_key,
-    operator_digest,
-    output_rows,
-    read_line,
-    rows_by_key,
-)
-from penstock.testing_replay import replay
-from penstock.testing_tamper import Tampering, rewrite, tamper_rows, tamper_schedule
+from penstock.sim.timing import quick
+from penstock.testing.line import CheckFailure, read_line
+from penstock.testing.outputs import last_per_key, operator_digest, output_rows, rows_by_key
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule, find_schedule_faults
+from penstock.testing.tamper import Tampering, rewrite, tamper_rows, tamper_schedule
 
 PROGRAMS: dict[str, Callable[[], Program]] = {"memory": memory_program, "real": real_program}
 

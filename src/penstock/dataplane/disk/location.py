@@ -1,0 +1,60 @@
+"""Where a checkpoint lies: what a location means, which ones are refused, and whether it can be written to."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from urllib.parse import unquote
+
+from penstock.dataplane.disk.posix import PosixDisk
+from penstock.dataplane.disk.protocol import Disk
+from penstock.errors import CheckpointError, StorageError
+
+PROBE = ".writable-"
+"""Begins the names of files by which a start finds out whether it may write."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
+
+
+def check_scheme(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path that a checkpoint location means; refuse any scheme but ``file:`` by name."""
+    text = os.fspath(path)
+    scheme = _SCHEME.match(text)
+    if scheme is not None:
+        if scheme.group().lower() != "file:":
+            raise CheckpointError(
+                f"The checkpoint location {text!r} uses {scheme.group()}, which is not supported; give a "
+                "directory that all nodes can reach, as a plain path or file: URI."
+            )
+        text = _path_of_file_uri(text, text[scheme.end() :])
+    if not text or "\0" in text:
+        raise CheckpointError(f"The checkpoint location {os.fspath(path)!r} is not a path; give a directory.")
+    return os.path.abspath(text)
+
+
+def _path_of_file_uri(uri: str, rest: str) -> str:
+    host, path = "", rest
+    if rest.startswith("//"):
+        host, slash, tail = rest[2:].partition("/")
+        path = slash + tail
+    if host not in ("", "localhost") or not path.startswith("/"):
+        raise CheckpointError(
+            f"The checkpoint location {uri!r} names a host or a relative path; write it as file:///absolute/path."
+        )
+    return unquote(path)
+
+
+def check_writable(path: str, disk: Disk | None = None) -> None:
+    """Make the checkpoint directory if need be and try an exclusive create in it, leaving nothing behind.
+
+    Raises:
+        CheckpointError: the directory cannot be made or written, or has no hard links; names it and the fix.
+    """
+    disk = disk or PosixDisk()
+    probe = os.path.join(path, f"{PROBE}{os.getpid():x}-{time.time_ns():x}")
+    try:
+        disk.make_dirs(path)
+        disk.create_exclusive(probe, b"")
+        disk.delete(probe)
+    except StorageError as error:
+        raise CheckpointError(f"The checkpoint directory {path} cannot be used: {error}") from error

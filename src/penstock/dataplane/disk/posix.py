@@ -1,0 +1,158 @@
+"""The calls of the operating system behind the steps, and the disk they make. The only module that opens checkpoint
+files for writing; it never changes a file's contents in place.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+
+from penstock.dataplane.disk.protocol import Faults
+from penstock.dataplane.disk.steps import StepDisk
+
+_READ_MAX = 1 << 30
+
+
+class _ReadHandle:
+    """An open file for reading; closed when the last user lets go, so an evicted one is safe to read from."""
+
+    __slots__ = ("fd", "identity")
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self.fd)
+        self.identity = (status.st_dev, status.st_ino)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class PosixCalls:
+    """The calls of the operating system. Keeps a bounded number of files open for reading, per process."""
+
+    def __init__(self, open_files: int = 128) -> None:
+        self._open_files = open_files
+        self._forget_handles()
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def create(self, path: str) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+        return os.writev(file, parts)
+
+    def sync(self, file: int) -> None:
+        if sys.platform == "darwin":
+            _full_sync(file)
+        else:
+            os.fdatasync(file)
+
+    def close(self, file: int) -> None:
+        with suppress(OSError):  # what had to be durable was synced, and a sync that failed was reported
+            os.close(file)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if sys.platform == "darwin":
+                _full_sync(fd)
+            else:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+        self._evict(target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+        self._evict(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        handle = self._handle(path)
+        if length is None:
+            length = max(0, os.fstat(handle.fd).st_size - offset)
+        if length <= _READ_MAX:
+            return _pread(handle.fd, length, offset)
+        return _read_in_pieces(handle.fd, length, offset)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def _handle(self, path: str) -> _ReadHandle:
+        if os.getpid() != self._pid:
+            self._forget_handles()  # the lock may have been held by a thread that the fork left behind
+        status = os.stat(path)  # another process may have replaced or deleted the file since
+        with self._lock:
+            handle = self._handles.get(path)
+            if handle is None or handle.identity != (status.st_dev, status.st_ino):
+                handle = self._handles[path] = _ReadHandle(path)
+            self._handles.move_to_end(path)
+            if len(self._handles) > self._open_files:
+                self._handles.popitem(last=False)
+        return handle
+
+    def _evict(self, path: str) -> None:
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._handles.pop(path, None)
+
+    def _forget_handles(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._handles: OrderedDict[str, _ReadHandle] = OrderedDict()
+
+
+class PosixDisk(StepDisk):
+    """The ``Disk`` on a local or shared POSIX file system with hard links and atomic rename."""
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        token = secrets.token_hex(6)
+        # The process id keeps temporary names apart after a fork, the token on different machines.
+        super().__init__(PosixCalls(), faults, lambda: f"{os.getpid():x}-{token}")
+
+
+def _full_sync(fd: int) -> None:
+    """macOS: ``fsync`` leaves data in the drive's cache; ``F_FULLFSYNC`` does not, some volumes lack it."""
+    try:
+        fcntl.fcntl(fd, getattr(fcntl, "F_FULLFSYNC", 51))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY):
+            raise
+        os.fsync(fd)
+
+
+def _pread(fd: int, length: int, offset: int) -> bytes:
+    data = os.pread(fd, length, offset)
+    if len(data) in (0, length):
+        return data
+    return data + _read_in_pieces(fd, length - len(data), offset + len(data))
+
+
+def _read_in_pieces(fd: int, length: int, offset: int) -> bytes:
+    pieces: list[bytes] = []
+    while length > 0 and (piece := os.pread(fd, min(length, _READ_MAX), offset)):
+        pieces.append(piece)
+        offset += len(piece)
+        length -= len(piece)
+    return b"".join(pieces)

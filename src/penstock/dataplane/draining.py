@@ -1,0 +1,60 @@
+"""What `processAllAvailable` waits for: the rows that had arrived when it was called, through every stage.
+
+A mark follows them: a source is past it when it has committed them, a stage when it has taken all that its
+producers had published by then, a sink when that is done. Rows that arrive later are nobody's concern, so the
+wait ends on a source that never does. Reads the engine; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.dataplane.chains import Chain, Chains
+    from penstock.dataplane.sourcing import Arrivals
+
+
+class DrainMark:
+    """Where the rows that had arrived at one moment have got to.
+
+    A bounded source counts as arrived as a whole. A source whose schedule has not begun is waited for.
+    """
+
+    def __init__(self, chains: Chains, arrivals: Mapping[str, Arrivals]) -> None:
+        self._chains = chains
+        self._arrivals = arrivals
+        self._goals: dict[str, int] = {}
+        self._passed: dict[str, int] = {}
+        """Epoch of each chain that holds the last of the rows."""
+
+    def passed(self, wall: float) -> bool:
+        """Whether all of them are through, as of this look."""
+        for name, chain in self._chains.by_name.items():
+            if name not in self._passed and self._is_past(chain, wall):
+                self._passed[name] = chain.epoch
+        return len(self._passed) == len(self._chains.by_name)
+
+    def _is_past(self, chain: Chain, wall: float) -> bool:
+        arrivals = self._arrivals.get(chain.name)
+        if arrivals is not None:
+            return self._source_is_past(chain, arrivals, wall)
+        return all(self._is_taken(given.edge, given.producer) for given in chain.spec.inputs)
+
+    def _source_is_past(self, chain: Chain, arrivals: Arrivals, wall: float) -> bool:
+        if chain.name not in self._goals:
+            if arrivals.limit is not None:
+                self._goals[chain.name] = arrivals.limit
+            elif arrivals.running:
+                self._goals[chain.name] = arrivals.due(wall)
+            else:
+                return False
+        return chain.offset >= self._goals[chain.name]
+
+    def _is_taken(self, edge: int, producer: str) -> bool:
+        """Whether a consumer has taken what its producer had published by its mark; a sink takes rows when they are
+        done."""
+        if producer not in self._passed:
+            return False
+        waiting = self._chains[producer].out[edge]
+        return not waiting or waiting[0].epoch > self._passed[producer]

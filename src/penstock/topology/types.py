@@ -1,0 +1,159 @@
+"""The types that columns and state may have: their names, the one Arrow form of each, and its DDL.
+
+What cannot be carried is refused by column, with what to use instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import NoReturn
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+
+ATOMS: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "uint8": pa.uint8(),  # Spark has no unsigned types; Arrow sources may
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+SYNONYMS = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "timestamp_ltz": "timestamp",
+    "dec": "decimal",
+    "numeric": "decimal",
+}
+_REFUSED = {
+    "interval": "store a bigint of microseconds",
+    "void": "give it the type its values will have",
+    "null": "give it the type its values will have",
+    "variant": "store a string of JSON",
+    "time": "store a bigint of microseconds",
+    "char": "use string",
+    "character": "use string",
+    "varchar": "use string",
+    "geometry": "store binary",
+    "geography": "store binary",
+    "object": "store binary",
+    "udt": "use the type it is stored as",
+}
+_DDL_OF_ATOM = {type_: name for name, type_ in ATOMS.items()}
+_KNOWN = [*ATOMS, *SYNONYMS, "decimal", "array", "map", "struct"]
+
+
+def ddl_of(declared: pa.Schema | pa.DataType) -> str:
+    """Return the DDL of a schema or type; `parse_schema` and `parse_type` give the same thing back."""
+    if isinstance(declared, pa.Schema):
+        return ", ".join(_ddl_of_field(field, " ") for field in declared)
+    type_ = canonical_type(declared, "type", "")
+    if pa.types.is_decimal128(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_struct(type_):
+        return f"struct<{','.join(_ddl_of_field(field, ':') for field in type_)}>"
+    if pa.types.is_map(type_):
+        return f"map<{ddl_of(type_.key_type)},{ddl_of(type_.item_type)}>"
+    if pa.types.is_list(type_):
+        return f"array<{ddl_of(type_.value_type)}>"
+    return _DDL_OF_ATOM[type_]
+
+
+def _ddl_of_field(field: pa.Field, between: str) -> str:
+    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field.name) is not None
+    name = field.name if plain else "`" + field.name.replace("`", "``") + "`"
+    return f"{name}{between}{ddl_of(field.type)}{'' if field.nullable else ' NOT NULL'}"
+
+
+def refuse(what: str, column: str, problem: str) -> NoReturn:
+    """Raise DeclarationError for a column of what is declared."""
+    raise DeclarationError(f"{what}: column {column!r} {problem}" if column else f"{what} {problem}")
+
+
+def require_names(fields: Iterable[pa.Field], what: str) -> None:
+    """Refuse no columns, columns without a name and columns of one name."""
+    names = [field.name for field in fields]
+    if not names or "" in names:
+        raise DeclarationError(f"{what}: name at least one column, and each by a text that is not empty")
+    for name in names:
+        if names.count(name) > 1:
+            raise DeclarationError(f"{what}: column {name!r} is named twice; rename one")
+
+
+def struct_fields(type_: pa.DataType, what: str) -> list[pa.Field]:
+    """Return the columns of a struct; refuse any other type."""
+    if not pa.types.is_struct(type_):
+        raise DeclarationError(f"{what}: {ddl_of(type_)} is a type without column names; give a struct")
+    return list(type_)
+
+
+def struct_type(fields: list[pa.Field], what: str, column: str) -> pa.DataType:
+    """Return the struct of these fields after checking their names."""
+    require_names(fields, f"{what}: struct in column {column!r}" if column else what)
+    return pa.struct(fields)
+
+
+def named_type(name: str, what: str, column: str) -> pa.DataType:
+    """Return the type without parameters that has this name."""
+    word = name.lower()
+    word = SYNONYMS.get(word, word)
+    if word in ATOMS:
+        return ATOMS[word]
+    if word in _REFUSED:
+        refuse(what, column, f"has type {name.lower()}, which cannot be carried; {_REFUSED[word]}")
+    close = difflib.get_close_matches(word, _KNOWN, 1)
+    refuse(what, column, f"has unknown type {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
+def decimal_type(precision: int, scale: int, what: str, column: str) -> pa.DataType:
+    """Return a decimal type; refuse what 128 bits do not hold."""
+    if not (1 <= precision <= 38 and 0 <= scale <= precision):
+        refuse(
+            what,
+            column,
+            f"has type decimal({precision},{scale}); decimals have 1 to 38 digits, scale included",
+        )
+    return pa.decimal128(precision, scale)
+
+
+def canonical_field(field: pa.Field, what: str) -> pa.Field:
+    """Return a field in the one form of its meaning."""
+    return pa.field(field.name, canonical_type(field.type, what, field.name), field.nullable)
+
+
+def canonical_type(type_: pa.DataType, what: str, column: str) -> pa.DataType:
+    """Return a type in the one form of its meaning; refuse what cannot be carried."""
+    is_ = pa.types
+    if type_ in _DDL_OF_ATOM or (is_.is_decimal128(type_) and type_.scale >= 0):
+        return type_
+    if is_.is_large_string(type_):
+        return pa.string()
+    if is_.is_large_binary(type_):
+        return pa.binary()
+    if is_.is_timestamp(type_):
+        return ATOMS["timestamp" if type_.tz else "timestamp_ntz"]
+    if is_.is_list(type_) or is_.is_large_list(type_):
+        return pa.list_(canonical_type(type_.value_type, what, column))
+    if is_.is_map(type_):
+        key, value = (canonical_type(part, what, column) for part in (type_.key_type, type_.item_type))
+        return pa.map_(key, value)
+    if is_.is_struct(type_):
+        return struct_type([canonical_field(field, what) for field in type_], what, column)
+    refuse(what, column, f"has Arrow type {type_}, which cannot be carried; cast it to a type that Spark has")
