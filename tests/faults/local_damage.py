@@ -6,6 +6,7 @@ process dies and the next lease, which is told of no copy, rebuilds it.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -13,13 +14,21 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import lmdb
 from tests.faults.damage import Tally
+from tests.faults.runs import KEPT as RETAINED
 from tests.faults.runs import fast_disk, real_program
 from tests.faults.station import Station
 
 from penstock.dataplane import messages
 from penstock.dataplane.program import Program
+from penstock.dataplane.state import local
+from penstock.dataplane.state.local import LocalShard
+from penstock.sim.inprocess import Driver
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule
 
 REFUSED, SILENT, FAILED, REBUILT, KEPT = 70, 71, 72, 73, 74
 
@@ -212,3 +221,60 @@ def _flip_value(station: Station, draw: float) -> None:
     with shard.local._environment.begin(write=True) as transaction:
         transaction.put(key, bytes(hurt))
     shard.cache.clear()  # as an eviction would: what is decoded already is not read again
+
+
+def fill_disk(folder: Path, seed: int) -> int:
+    """Run a query while the disk of one of its nodes is full now and then; return how many writes that failed.
+
+    What a lease cannot write it gives up with its shards; others rebuild them from the checkpoint. Raises unless
+    every row went through once and every digest is that of a replay.
+    """
+    rng = random.Random(seed)
+    failures = 0
+    transact = LocalShard._transact
+
+    def full(self: LocalShard, change: Callable[[Any], Any]) -> Any:
+        nonlocal failures
+        if "/n1/" in self.path and rng.random() < 0.3 and failures < 6:
+            failures += 1
+            error = lmdb.DiskError(f"mdb_txn_commit: {os.strerror(errno.ENOSPC)}")
+            raise local._write_error(self.path, error) from error
+        return transact(self, change)
+
+    driver = Driver(
+        fast_disk(),
+        str(folder / "cp"),
+        real_program(),
+        RETAINED,
+        seed,
+        str(folder / "node"),
+        rows=250,
+        rate=4_000.0,
+    )
+    driver.run_until(0.03)
+    LocalShard._transact = full  # type: ignore[method-assign]
+    try:
+        assert driver.run_until("drained", 60.0), driver.failed
+    finally:
+        LocalShard._transact = transact  # type: ignore[method-assign]
+    driver.stop()
+    driver.loop.run_until(lambda: False, 1.0)
+    check_schedule(driver.checkpoint, driver.program, complete=True)
+    assert replay(driver.checkpoint, driver.program).rows == 3 * driver.rows
+    return failures
+
+
+def fill_disks(folder: Path, count: int, seed: int = 0) -> Tally:
+    """`fill_disk` with `count` seeds."""
+    tally = Tally()
+    for number in range(seed, seed + count):
+        home = folder / f"full{number}"
+        home.mkdir()
+        fault, failures = None, 0
+        try:
+            failures = fill_disk(home, number)
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+        tally.add(f"local disk full, seed {number}", fault, failures > 0)
+        shutil.rmtree(home, ignore_errors=True)
+    return tally

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.faults.local_damage import damage_handover, damage_live, in_child
+from tests.faults.local_damage import damage_handover, damage_live, fill_disk, in_child
 from tests.faults.runs import KEPT, fast_disk, real_program, scratch
 
 from penstock.dataplane.state.local import LocalShard
@@ -63,35 +63,9 @@ def test_local_state_deleted_again_and_again_changes_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_node_whose_disk_is_full_for_a_while_costs_leases_and_no_rows(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = random.Random(seed)
-    failures = 0
-    write = LocalShard.write
-
-    def full(self: LocalShard, *args: object) -> None:
-        nonlocal failures
-        if "/n1/" in self.path and rng.random() < 0.3 and failures < 6:
-            failures += 1
-            raise StorageError(f"the disk of the local state directory {self.path} is full; free space there")
-        write(self, *args)  # type: ignore[arg-type]
-
+def test_a_node_whose_disk_is_full_for_a_while_costs_leases_and_no_rows(seed: int) -> None:
     with scratch() as folder:
-        driver = Driver(
-            fast_disk(),
-            str(folder / "cp"),
-            real_program(),
-            KEPT,
-            seed,
-            str(folder / "node"),
-            rows=250,
-            rate=4_000.0,
-        )
-        driver.run_until(0.03)
-        monkeypatch.setattr(LocalShard, "write", full)
-        finish(driver)
-    assert failures, "the disk was never full"
+        assert fill_disk(folder, seed) > 0, "the disk was never full"
 
 
 def test_an_environment_that_cannot_grow_says_so_and_stays_as_it_was(tmp_path: Path) -> None:

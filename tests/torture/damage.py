@@ -88,15 +88,19 @@ def local_chunk(kind: str, operator: str, count: int, seed: int) -> Tally:
     with scratch() as folder:
         if kind == "live":
             return local_damage.damage_live(folder, operator, count, seed)
+        if kind == "full":
+            return local_damage.fill_disks(folder, count, seed)
         return local_damage.damage_handover(folder, operator, count, seed)
 
 
 def damaged_local_state(count: int, seed: int, report: Report) -> None:
-    """`count` damages to handed-over environments of both kinds of state, and to values under a working lease."""
-    each = -(-count // 3)
+    """A quarter of `count` each: damages to handed-over environments of both kinds of state, to values under a working
+    lease, and runs in which the disk of a node is full."""
+    each = -(-count // 4)
+    kinds = (("handover", "fold"), ("handover", "gather"), ("live", "fold"), ("full", "fold"))
     jobs = [
         (f"{kind} {operator} {first}", (kind, operator, min(100, each - first), seed + first))
-        for kind, operator in (("handover", "fold"), ("handover", "gather"), ("live", "fold"))
+        for kind, operator in kinds
         for first in range(0, each, 100)
     ]
     _in_pool(report, local_chunk, jobs)

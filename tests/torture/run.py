@@ -63,7 +63,9 @@ SUITES: tuple[Suite, ...] = (
         0,
         "tests.torture.damage:damaged_files",
     ),
-    Suite("9", "local state damaged, deleted", 900, "tests.torture.damage:damaged_local_state"),
+    Suite(
+        "9", "local state damaged, deleted, on a full disk", 1_200, "tests.torture.damage:damaged_local_state"
+    ),
     Suite("10", "ENOSPC, EIO and stalls at 5 % of calls", 200, "tests.torture.disk:bad_disk"),
     Suite("11", "clean-up racing with recovery", 100, "tests.torture.disk:clean_up_races"),
     Suite("12", "protocol simulation", 5_000, "tests.torture.protocol:seeds"),

@@ -129,17 +129,17 @@ def test_the_fastest_run_beyond_the_bound_does_not_count() -> None:
 
 
 def test_the_fastest_setting_within_the_bound_is_compared_with() -> None:
-    settings = [Setting("a", 1e5, 300.0), Setting("b", 1e6, 499.0), Setting("c", 6e6, 900.0)]
+    settings = [Setting("a", 1e5, 300.0), Setting("b", 1e6, 499.0), Setting("c", 6e6, 1900.0)]
     assert choose_setting(settings, 500.0) == Chosen(settings[1], True, None)
 
 
 def test_where_none_met_the_bound_the_fastest_near_the_lowest_latency_is_compared_with() -> None:
     settings = [Setting("a", 1e5, 520.0), Setting("b", 2e6, 640.0), Setting("c", 6e6, 900.0)]
-    assert choose_setting(settings, 500.0) == Chosen(settings[1], False, None)
+    assert choose_setting(settings, 500.0) == Chosen(settings[1], False, settings[2])
 
 
 def test_a_faster_setting_that_just_missed_the_bound_is_made_known() -> None:
-    settings = [Setting("a", 1e5, 400.0), Setting("b", 1e6, 700.0), Setting("c", 6e6, 900.0)]
+    settings = [Setting("a", 1e5, 400.0), Setting("b", 1e6, 900.0), Setting("c", 6e6, 1100.0)]
     assert choose_setting(settings, 500.0) == Chosen(settings[0], True, settings[1])
     assert choose_setting([settings[0], Setting("d", 9e4, 700.0)], 500.0).beyond is None
 
