@@ -52,11 +52,11 @@ class Effort:
     steady_batches: int = 30
     probes: int = 3
     later_probes: int = 2
-    row_batches: int = 4
-    large_row_batches: int = 3
+    row_batches: int = 3
+    large_row_batches: int = 2
     row_warm_batches: int = 20
     row_tries: int = 1
-    key_batches: int = 3
+    key_batches: int = 2
     idle_s: float = 4.0
 
 
@@ -182,8 +182,8 @@ def _run_rows(peer: SparkPeer, api: Api, sizes: Sequence[tuple[int, int]], effor
 def _search_size(peer: SparkPeer, base: Baseline, effort: Effort) -> list[BatchRun]:
     best = max(ROW_APIS, key=lambda api: propose_batch_rows(base.row_functions[api], ROW_BOUND_MS))
     known = base.row_functions[best]
-    # No further warm-up: this API has just run twenty batches and more.
-    found = peer.batch_size(known, best, ROW_BOUND_MS, effort.large_row_batches, effort.row_tries)
+    # No further warm-up, as this API has just run twenty batches and more; only the first batch starts cold.
+    found = peer.batch_size(known, best, ROW_BOUND_MS, effort.large_row_batches + 1, effort.row_tries)
     base.row_functions[best] = found
     return found[len(known) :]
 

@@ -153,9 +153,9 @@ def derive_latency(waits_ms: Sequence[float], rows_each: int) -> Latency:
 
 
 def derive_batch_run(name: str, rows_per_batch: int, committed_s: Sequence[float]) -> BatchRun:
-    """Turn commit times into intervals and rates; the last half of the batches counts."""
+    """Turn commit times into intervals and rates; the last half of the batches counts, two at least."""
     gaps_s = [later - earlier for earlier, later in pairwise(committed_s)]
-    counted = gaps_s[-max(1, len(committed_s) // 2) :]
+    counted = gaps_s[-max(2, len(committed_s) // 2) :]
     return BatchRun(
         name,
         rows_per_batch,

@@ -177,18 +177,19 @@ def run_sizes(
         warm_batches: batches of `WARM_ROWS` rows that run before and count for nothing.
 
     Raises:
-        PeerError: of some size fewer than three batches were committed, or the query failed.
+        PeerError: of some size fewer than three commits were seen, or the query failed.
     """
     with workspace() as space:
         first = 0
         for rows, batches in [(WARM_ROWS, warm_batches), *sizes]:
             prepare_batches(space, spec, rows, batches, first=first)
             first += batches
-        times_s = _drain(spark, space, build, timeout_s)[warm_batches:]
-    runs = []
+        times_s = _drain(spark, space, build, timeout_s)
+    runs, first = [], warm_batches
     for rows, batches in sizes:
-        runs.append(_batch_run(build, rows, times_s[:batches]))
-        times_s = times_s[batches:]
+        # The commit before the first batch of a size is where that batch begins.
+        runs.append(_batch_run(build, rows, times_s[max(0, first - 1) : first + batches]))
+        first += batches
     return runs
 
 
@@ -199,10 +200,7 @@ def run_many_keys(
     batches: int = WARM_BATCHES,
     timeout_s: float = 420.0,
 ) -> BatchRun:
-    """Run `batches` batches on state that already holds every key; the last half of them counts.
-
-    The last batch that fills the state stands before them as their start.
-    """
+    """Run `batches` batches on state that already holds every key; the last half of them counts, two at least."""
     with workspace() as space:
         prefill = prepare_every_key(space, spec.keys, rows_per_batch)
         prepare_batches(space, spec, rows_per_batch, batches, first=prefill)

@@ -200,7 +200,15 @@ def _check_identity(checkpoint: str, meta: Meta, now: dict[str, StageIdentity]) 
 def this_process() -> Claim:
     """Return this process as a claimant."""
     pid = os.getpid()
-    return Claim(0, socket.gethostname(), pid, boot_id(), _start_time(pid) or 0.0, time.time())
+    return Claim(0, socket.gethostname(), pid, process_space(), _start_time(pid) or 0.0, time.time())
+
+
+def process_space() -> str:
+    """Return what makes a process id mean one process: the boot, and the container where there is one."""
+    try:
+        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # no such thing on this system
+        return boot_id()
 
 
 def process_is_running(claim: Claim) -> bool:

@@ -28,6 +28,7 @@ class Claim(msgspec.Struct, frozen=True):
     host: str
     pid: int
     boot: str
+    """Boot of the machine and space of process ids (a container has its own) in which `pid` means this process."""
     started: float
     """Start time of the process as the system counts it, so that a reused pid is not taken for it."""
     time: float
@@ -165,7 +166,7 @@ def resolve_holder(
 ) -> Claim | None:
     """Return the claim of a driver that must be taken as alive, None when the checkpoint is free.
 
-    A holder under the same boot id is alive exactly when its process is; any other one while its heartbeat is
+    A holder in the same space of process ids is alive exactly when its process is; any other one while its heartbeat is
     fresh.
     """
     if heartbeat is None or heartbeat.released:

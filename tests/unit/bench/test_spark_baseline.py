@@ -108,7 +108,7 @@ def test_a_rate_that_was_fed_and_held_stands_for_spark() -> None:
     chosen = measure_held_rate(peer_of(MadeUpPeer(held_ms=480.0)), Baseline(), QUICK)
     assert (chosen.setting.name, chosen.setting.rate_per_s) == ("rows fed at a set rate", 1e6)
     assert chosen.met_bound
-    assert chosen.beyond is not None and chosen.beyond.name.endswith("native, 1,000,000 rows a batch")
+    assert chosen.beyond is not None and chosen.beyond.name.endswith("native, 4,000,000 rows a batch")
 
 
 def test_where_spark_held_no_rate_its_fastest_setting_near_the_lowest_latency_stands_for_it() -> None:

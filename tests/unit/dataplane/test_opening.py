@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_this_process_is_told_from_another_one_with_its_number() -> None:
     me = opening.this_process()
-    assert me.boot == opening.boot_id() and me.started > 0
+    assert me.boot == opening.process_space() and me.boot.startswith(opening.boot_id()) and me.started > 0
     parent = msgspec.structs.replace(me, pid=os.getppid(), started=0.0)
     assert opening.process_is_running(parent)
     assert not opening.process_is_running(msgspec.structs.replace(parent, started=1.0))
