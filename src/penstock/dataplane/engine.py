@@ -1,7 +1,7 @@
 """The driver's core: which epoch runs when, on which tasks, and what is committed. Events in, calls on a
 `Shell` out.
 
-Owns leases as names, epochs in flight and the order of appends. Opens no file and no socket, reads no clock
+Owns leases as names and epochs in flight. Opens no file and no socket, reads no clock
 but the one it is given, never blocks: the Spark shell, the in-process harness and the simulator drive the
 same code. Only what `on_appended` confirmed is ever published.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +20,7 @@ from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, plan_moves
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import LatencyLog
+from penstock.dataplane.logline import Appender, LogLine, Pending
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.positions import GroupTake, stamps_of, take_epoch
 from penstock.dataplane.program import Program
@@ -40,16 +40,10 @@ STALL_S = 2.0
 """Gap between two steps after which this process itself was held up, and silence proves nothing."""
 
 
-class Shell(Protocol):
+class Shell(Appender, Protocol):
     """What the engine asks of the world. None of these calls may call back into the engine."""
 
     def send(self, lease: str, message: messages.ToLease) -> None: ...
-
-    def append(self, encoded: Sequence[bytes]) -> None:
-        """Make these records durable in order; answered by `on_appended`."""
-
-    def start_part(self, base: records.Base) -> None:
-        """Begin a log part with this base, after all appends asked for; answered by `on_part_started`."""
 
     def drop_lease(self, lease: str, reason: str) -> None:
         """End a lease and make sure that nothing more is heard of it."""
@@ -62,15 +56,6 @@ class Shell(Protocol):
 
     def fail(self, error: PenstockError) -> None:
         """End the query with this error."""
-
-
-@dataclass
-class Pending:
-    """A record on its way to the log."""
-
-    record: Record
-    encoded: bytes
-    run: Run
 
 
 class Engine:
@@ -104,13 +89,7 @@ class Engine:
         self._identity = identity
         self._clock = clock
         self._wall = wall
-        self._part = 0
-        self._inflight: deque[Pending] = deque()
-        self._held: deque[Pending] = deque()
-        self._base_due = False
-        self._base_running = False
-        self._next_base = 0.0
-        self._since_base = 0
+        self._line = LogLine(shell, self._make_base, settings.base_interval_s)
         self._stepped_at = 0.0
         self._capacity = 1
         self._arrivals: dict[str, Arrivals] = {}
@@ -123,7 +102,7 @@ class Engine:
     def start(self, capacity: int) -> None:
         """Begin: write the first base of this generation, then accept leases."""
         self._capacity = capacity
-        self._start_base()
+        self._line.start_base()
 
     def set_arrivals(self, source: str, arrivals: Arrivals) -> None:
         """Say when the rows of a native source arrive; the schedule begins when everything downstream is
@@ -181,17 +160,13 @@ class Engine:
     def on_appended(self, count: int) -> None:
         """The oldest `count` records handed to `append` are durable and this driver still owns the
         checkpoint."""
-        for _ in range(count):
-            self._publish(self._inflight.popleft())
-        if self._base_due and not self._inflight:
-            self._start_base()
+        for pending in self._line.pop_durable(count):
+            self._publish(pending)
         self.step()
 
     def on_part_started(self) -> None:
-        self._base_running = False
-        self._next_base = self._clock() + self.settings.base_interval_s
-        held, self._held = self._held, deque()
-        self._append(list(held))
+        """The base that was asked for is durable."""
+        self._line.part_started(self._clock())
         self.step()
 
     def on_sink_done(self, stage: str, epoch: int) -> None:
@@ -228,7 +203,7 @@ class Engine:
     def on_files(self, names: Sequence[str], batches: Sequence[str]) -> None:
         """The data folder was listed; plan the clean-up. `batches` are prefixes of writers besides the
         leases."""
-        if self._part == 1 and self._base_running:
+        if self._line.begins:
             return  # until the first base is durable, a restart reads the older driver's log and what that names
         serves = dict.fromkeys(self.leases, 0)
         for slot in (slot for run in self.runs.values() for slot in run.slots):
@@ -244,7 +219,7 @@ class Engine:
         parts = [
             part for run in self.runs.values() if run.phase is Phase.WORKING for part in run.parts.values()
         ]
-        parts.extend(part for item in (*self._inflight, *self._held) for part in item.record.parts)
+        parts.extend(part for item in self._line.under_way() for part in item.record.parts)
         return set().union(*map(records.files_of, parts))
 
     # -- stepping -----------------------------------------------------------------------------------------------------
@@ -257,21 +232,13 @@ class Engine:
         self._check_heartbeats(now)
         self._stepped_at = now
         wait = 1.0
-        if self._base_is_due(now):
-            self._base_due = True
-            if not self._inflight:
-                self._start_base()
+        self._line.start_base_if_due(now)
         for run in self.runs.values():
             wait = min(wait, self._step_run(run, now))
         return wait
 
-    def _base_is_due(self, now: float) -> bool:
-        """Whether it is time for a base; an idle query writes none."""
-        waiting = self._base_due or self._base_running or not self._part
-        return not waiting and self._since_base > 0 and now >= self._next_base
-
     def _step_run(self, run: Run, now: float) -> float:
-        if run.phase is not Phase.IDLE or self._part == 0 or self.stopping:
+        if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:
             return 1.0
         self._move_tasks(run)
         if now < run.next_start:
@@ -310,27 +277,8 @@ class Engine:
             asked = snapshots[run.task_of[snapshots] == slot.index] if len(snapshots) else snapshots
             if slot.lease is None or (not shard_rows[mine].any() and not len(asked)):
                 continue
-            self._send_work(run, slot, takes, mine, asked)
+            self._shell.send(slot.lease, run.work(slot, mine, asked))
         self._settle(run)
-
-    def _send_work(self, run: Run, slot: TaskSlot, takes: Sequence[GroupTake], mine: U16, asked: U16) -> None:
-        groups = []
-        for take in takes:
-            shards = mine[take.members()[mine]] if len(takes) > 1 else mine
-            if len(shards):
-                groups.append(messages.TaskGroup(records.pack_u16(shards), run.pieces_of(take)))
-        assert slot.lease is not None
-        run.ask(slot)
-        work = messages.Work(
-            run.spec.name,
-            slot.index,
-            run.epoch,
-            run.chain.epoch,
-            run.time_us,
-            groups,
-            snapshots=records.pack_u16(asked),
-        )
-        self._shell.send(slot.lease, work)
 
     def _due_snapshots(self, run: Run) -> U16:
         retain = max(self.settings.retain_bytes, 2 * run.state_bytes)
@@ -463,25 +411,11 @@ class Engine:
         )
 
     def _submit(self, run: Run, record: Record) -> None:
-        pending = Pending(record, records.encode(record), run)
-        if self._base_due or self._base_running:
-            self._held.append(pending)
-            return
-        self._append([pending])
+        self._line.submit(Pending(record, records.encode(record), run))
 
-    def _append(self, pending: list[Pending]) -> None:
-        if pending:
-            self._since_base += len(pending)
-            self._inflight.extend(pending)
-            self._shell.append([item.encoded for item in pending])
-
-    def _start_base(self) -> None:
-        self._base_due, self._base_running, self._since_base = False, True, 0
-        self._part += 1
+    def _make_base(self, part: int) -> records.Base:
         time_us = round(self._wall() * 1e6)
-        self._shell.start_part(
-            self.chains.to_base(self._query, self.generation, self._part, self._identity, time_us)
-        )
+        return self.chains.to_base(self._query, self.generation, part, self._identity, time_us)
 
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
@@ -521,12 +455,7 @@ class Engine:
             elif run.spec.kind != "operator":
                 slot.lease, slot.moving_to = slot.moving_to, None
             else:
-                mine = run.shards_of(slot)
-                run.ready[mine] = False
-                run.releasing.add(slot.index)
-                run.unconfirmed.discard(slot.index)
-                release = messages.Release(run.spec.name, slot.index, records.pack_u16(mine), run.chain.epoch)
-                self._shell.send(slot.lease, release)
+                self._shell.send(slot.lease, run.release(slot))
 
     def _bring(self, run: Run, slot: TaskSlot) -> None:
         if run.spec.kind != "operator" or slot.lease is None:
@@ -535,28 +464,7 @@ class Engine:
             # Its shards are part of a record on its way: what they become is known when that is durable.
             run.bring_later.add(slot.index)
             return
-        wanted = run.assigned_to(slot)
-        chain, node = run.chain, self.leases[slot.lease].node
-        shards = []
-        for shard in wanted.tolist():
-            local = run.handed_over.pop(shard, None)
-            usable = local is not None and local.node == node
-            shards.append(
-                messages.BringShard(
-                    shard,
-                    int(chain.versions[shard]),
-                    chain.digest(shard),
-                    chain.snapshot_of(shard),
-                    local.name if usable and local else None,
-                    local.version if usable and local else 0,
-                )
-            )
-        run.bringing[slot.index] = set(wanted.tolist())
-        # Only what these shards pin themselves: clean-up may take the rest away while the bring is under way.
-        dirty = chain.dirty_since[wanted]
-        first = int(dirty[dirty > 0].min(initial=np.iinfo(np.uint64).max))
-        needed = [frame for frame in chain.deltas if frame.epoch >= first]
-        self._shell.send(slot.lease, messages.Bring(run.spec.name, slot.index, shards, needed))
+        self._shell.send(slot.lease, run.bring(slot, self.leases[slot.lease].node))
 
     def _on_brought(self, lease: str, brought: messages.Brought) -> None:
         run = self.runs[brought.stage]
@@ -653,7 +561,7 @@ class Engine:
     def drained(self) -> bool:
         """Whether, in this one look, sources are drained, nothing waits, no epoch is in flight and every sink
         is done; never on a source without an end."""
-        if self._inflight or self._held or any(run.phase is not Phase.IDLE for run in self.runs.values()):
+        if not self._line.empty or any(run.phase is not Phase.IDLE for run in self.runs.values()):
             return False
         if any(chain.intent is not None for chain in self.chains.by_name.values()):
             return False
@@ -683,7 +591,7 @@ class Engine:
         return {name: arrivals.due(self._wall()) for name, arrivals in self._arrivals.items()}
 
     def part_number(self) -> paths.LogPart:
-        return paths.LogPart(self.generation, self._part)
+        return paths.LogPart(self.generation, self._line.part)
 
 
 def _stamp(takes: Sequence[GroupTake]) -> Stamp | None:

@@ -132,6 +132,51 @@ class Run:
         self.waiting_for, self.asked, self.parts = set(), set(), {}
         self.started_at = now
 
+    def work(self, slot: TaskSlot, mine: U16, snapshots: U16) -> messages.Work:
+        """Ask a task for its part of the epoch: the rows of its shards, and snapshots of some."""
+        groups = []
+        for take in self.takes:
+            shards = mine[take.members()[mine]] if len(self.takes) > 1 else mine
+            if len(shards):
+                groups.append(messages.TaskGroup(records.pack_u16(shards), self.pieces_of(take)))
+        self.ask(slot)
+        name, asked = self.spec.name, records.pack_u16(snapshots)
+        return messages.Work(
+            name, slot.index, self.epoch, self.chain.epoch, self.time_us, groups, snapshots=asked
+        )
+
+    def release(self, slot: TaskSlot) -> messages.Release:
+        """Ask a task to let its shards go; they sit out from now on."""
+        mine = self.shards_of(slot)
+        self.ready[mine] = False
+        self.releasing.add(slot.index)
+        self.unconfirmed.discard(slot.index)
+        return messages.Release(self.spec.name, slot.index, records.pack_u16(mine), self.chain.epoch)
+
+    def bring(self, slot: TaskSlot, node: str) -> messages.Bring:
+        """Ask a task to make its shards present on its node."""
+        wanted, chain = self.assigned_to(slot), self.chain
+        shards = []
+        for shard in wanted.tolist():
+            local = self.handed_over.pop(shard, None)
+            usable = local is not None and local.node == node
+            shards.append(
+                messages.BringShard(
+                    shard,
+                    int(chain.versions[shard]),
+                    chain.digest(shard),
+                    chain.snapshot_of(shard),
+                    local.name if usable and local else None,
+                    local.version if usable and local else 0,
+                )
+            )
+        self.bringing[slot.index] = set(wanted.tolist())
+        # Only what these shards pin themselves: clean-up may take the rest away while the bring is under way.
+        dirty = chain.dirty_since[wanted]
+        first = int(dirty[dirty > 0].min(initial=np.iinfo(np.uint64).max))
+        needed = [frame for frame in chain.deltas if frame.epoch >= first]
+        return messages.Bring(self.spec.name, slot.index, shards, needed)
+
     def ask(self, slot: TaskSlot) -> None:
         self.waiting_for.add(slot.index)
         self.asked.add(slot.index)

@@ -228,3 +228,18 @@ def test_bit_flips_end_in_a_refusal_an_error_or_sealed_data_but_never_in_another
         )
         # A signal (negative code) is the kernel's refusal of a wild page; the lease dies and the shard is rebuilt.
         assert ended.returncode <= 0, ended.stderr
+
+
+def test_a_large_transaction_leaves_the_environment_open_and_as_it_was_written(tmp_path: Path) -> None:
+    shard = LocalShard.create(str(tmp_path / "shard"), "me")
+    before = shard._environment
+    entries = [(b"\x01%06d" % at, b"v%d" % at) for at in range(5_000)]
+    shard.write(entries, [], 3, b"d" * 16)
+    assert shard._environment is not before, "its pages were let go"
+    assert (shard.count, shard.version) == (5_000, 3)
+    shard.write([(b"\x01000000", b"new")], [b"\x01000001"], 4, b"e" * 16)
+    assert shard.get(b"\x01000000") == b"new" and shard.count == 4_999
+    shard.close()
+    again = LocalShard.take_over(str(tmp_path / "shard"), "other", 4)
+    assert again is not None and again.digest == b"e" * 16
+    again.close()
