@@ -29,6 +29,7 @@ from penstock.bench.spark_process import Api, SparkPeer
 
 BATCH_ROWS: Final = (100_000, 1_000_000, 4_000_000)
 ROW_APIS: Final[tuple[Api, ...]] = ("with_state", "in_pandas")
+OTHERWISE_ROWS: Final = 1_000_000
 ROW_BATCH_ROWS: Final = 100_000
 LARGE_ROWS: Final[dict[Api, int]] = {"with_state": 400_000, "in_pandas": 1_000_000}
 """A second size for each Python API, to see how its cost grows; `transformWithState` takes 14 s for a million."""
@@ -121,7 +122,9 @@ def measure_held_rate(peer: SparkPeer, base: Baseline, effort: Effort) -> Chosen
     """Search the highest rate at 500 ms by feeding it; say which setting stands for Spark there.
 
     Prepared batches whose derived latency is within the bound count as well, which is generous to Spark: they
-    have been seen above what it then held when fed.
+    have been seen above what it then held when fed. Where nothing met the bound, batches of a million rows stand
+    for Spark, whatever their latency: its latency hardly depends on the rate, so that which run of several
+    happens to be the quickest says nothing.
     """
     if not base.native:
         measure_native(peer, base, effort)
@@ -130,7 +133,8 @@ def measure_held_rate(peer: SparkPeer, base: Baseline, effort: Effort) -> Chosen
     probes = effort.later_probes if before else effort.probes
     held = peer.held_rate(known, HELD_BOUND_MS, probes, before or None)
     base.held.append(held)
-    return choose_setting([*map(of_feed, held.runs), *map(of_batches, known)], HELD_BOUND_MS)
+    settings = [*map(of_feed, held.runs), *map(of_batches, known)]
+    return choose_setting(settings, HELD_BOUND_MS, of_batches(base.native[OTHERWISE_ROWS][-1]))
 
 
 def measure_steady(peer: SparkPeer, base: Baseline, effort: Effort) -> SteadyRun:

@@ -119,11 +119,14 @@ class Chosen:
     beyond: Setting | None
 
 
-def choose_setting(settings: Sequence[Setting], bound_ms: float) -> Chosen:
+def choose_setting(settings: Sequence[Setting], bound_ms: float, otherwise: Setting | None = None) -> Chosen:
     """Choose what a rate within a mean latency is compared with.
 
     The fastest that met it. Where none did, the fastest of those near the lowest latency there was: neither a
     slow one that is a little quicker to answer, nor a fast one whose rows wait for seconds.
+
+    Args:
+        otherwise: a setting that is named beforehand for the case that none met the bound.
 
     Raises:
         ValueError: there is nothing to choose from.
@@ -134,6 +137,8 @@ def choose_setting(settings: Sequence[Setting], bound_ms: float) -> Chosen:
     limit_ms = bound_ms if lowest_ms <= bound_ms else lowest_ms * NEAR
     within = [setting for setting in settings if setting.mean_ms <= limit_ms]
     chosen = max(within, key=lambda setting: setting.rate_per_s)
+    if otherwise is not None and lowest_ms > bound_ms:
+        chosen = otherwise
     beyond = [setting for setting in settings if bound_ms < setting.mean_ms <= BEYOND * bound_ms]
     fastest = max(beyond, key=lambda setting: setting.rate_per_s, default=chosen)
     return Chosen(chosen, lowest_ms <= bound_ms, fastest if fastest.rate_per_s > chosen.rate_per_s else None)

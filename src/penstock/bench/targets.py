@@ -75,6 +75,7 @@ NAMES: Final[Mapping[str, Names]] = {
         (
             *(name for size in SIZES for name in _rate(f"ours_aggregate_{size}")),
             *(name for size in SIZES for name in _rate(f"spark_native_{size}")),
+            *(f"aggregate_at_500ms_vs_spark_native_{size}" for size in SIZES),
             *_rate("ours_aggregate_any_latency"),
             "ours_aggregate_at_500ms_per_s", "ours_aggregate_at_500ms_mean_ms",
             "ours_aggregate_at_100ms_per_s", "ours_aggregate_at_100ms_mean_ms",

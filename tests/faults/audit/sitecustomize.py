@@ -12,12 +12,11 @@ import sys
 _EVENTS = ("open", "os.", "shutil.", "glob.")
 
 
-def _of_another(path: str) -> bool:
-    """Whether a path lies in a directory that the daemon of another node made."""
+def _of_another(path: str, below: str) -> bool:
+    """Whether a path lies in a directory that the daemon of another node made, somewhere below a worker's."""
     known = os.environ.get("PENSTOCK_NODE_DIRECTORY")
-    return (
-        known is not None and f"{os.sep}penstock-" in path and not (path + os.sep).startswith(known + os.sep)
-    )
+    inside = f"{os.sep}penstock-" in path[len(below) :]
+    return known is not None and inside and not (path + os.sep).startswith(os.path.realpath(known) + os.sep)
 
 
 def _install(root: str, log: str) -> None:
@@ -34,7 +33,9 @@ def _install(root: str, log: str) -> None:
             if not isinstance(value, str | bytes):
                 continue
             path = os.fsdecode(value)
-            if not path.startswith(area) or ((path + os.sep).startswith(mine) and not _of_another(path)):
+            if not path.startswith(area) or (
+                (path + os.sep).startswith(mine) and not _of_another(path, area)
+            ):
                 continue
             os.write(notes, f"{event} {path} by {os.getpid()} of {own}\n".encode())
             raise PermissionError(f"{path} belongs to another node than {own}")

@@ -153,3 +153,10 @@ def test_a_setting_is_named_with_its_rate_and_its_latency() -> None:
     assert str(Setting("batches", 2_400_000.0, 640.4)) == (
         "batches: 2,400,000 rows/s at a mean latency of 640 ms"
     )
+
+
+def test_a_setting_named_beforehand_stands_in_only_where_none_met_the_bound() -> None:
+    slow, named = Setting("slow", 3e4, 520.0), Setting("named", 2e6, 990.0)
+    assert choose_setting([slow, named], 500.0, named) == Chosen(named, False, None)
+    quick = Setting("quick", 3e4, 480.0)
+    assert choose_setting([quick, named], 500.0, named) == Chosen(quick, True, named)
