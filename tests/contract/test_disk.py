@@ -328,3 +328,27 @@ def test_faults_see_each_step_from_both_sides(make_disk: MakeDisk, root: str) ->
     assert [side for side, _ in seen.sides] == ["before", "after"] * (len(seen.sides) // 2)
     assert [step for _, step in seen.sides[::2]] == [step for _, step in seen.sides[1::2]]
     assert {step for _, step in seen.sides} == set(STEPS_OF["put"])
+
+
+def test_a_file_of_another_program_is_settled_with_its_name(
+    disk: StepDisk, root: str, make_disk: MakeDisk
+) -> None:
+    file = make_disk().open_append(f"{root}/theirs")
+    file.append(b"plan")
+    traced = TracingDisk(disk)
+    traced.settle(f"{root}/theirs")
+    assert tuple(step for step, _ in traced.steps) == STEPS_OF["settle"]
+    assert disk.read(f"{root}/theirs") == b"plan"
+    with pytest.raises(FileNotFoundError):
+        disk.settle(f"{root}/none")
+
+
+def test_what_was_settled_survives_a_power_loss(tmp_path: Path) -> None:
+    machine = SimDisk(seed=3)
+    machine.make_dirs("/work")
+    theirs = machine.another()
+    for name in ("a", "b"):
+        theirs.open_append(f"/work/{name}").append(b"plan")
+    machine.another().settle("/work/a")
+    machine.power_loss()
+    assert machine.another().read("/work/a") == b"plan"

@@ -24,7 +24,7 @@ from penstock.testing.faults import When
 STEP_OF = {
     "mkdir": Step.MKDIR, "create": Step.CREATE, "write": Step.WRITE, "sync": Step.SYNC, "sync_dir": Step.SYNC_DIR,
     "link": Step.LINK, "rename": Step.LINK, "unlink": Step.DELETE, "read": Step.READ, "size": Step.READ,
-    "list": Step.LIST,
+    "list": Step.LIST, "open": Step.READ,
 }  # fmt: skip
 NO_STEP = {"close", "is_dir"}
 """Calls that change nothing and promise nothing."""

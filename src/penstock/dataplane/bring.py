@@ -17,7 +17,7 @@ from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.messages import Bring, BringShard, BroughtShard
 from penstock.dataplane.records import DeltaFrame
-from penstock.dataplane.state.protocol import U16, TaskState
+from penstock.dataplane.state.protocol import U16, Delta, TaskState
 
 
 def bring_shards(
@@ -72,8 +72,12 @@ def _rebuild(
         state.open(shard.shard, f"{node_dir}/{name}", None)
         snapshot = shard.snapshot
         have[shard.shard] = snapshot.version if snapshot is not None else 0
-        if snapshot is not None and snapshot.extent is not None:
-            entries = read_entries(disk, checkpoint, snapshot.extent, FrameKind.SNAPSHOT)
+        if snapshot is not None:
+            entries = (
+                read_entries(disk, checkpoint, snapshot.extent, FrameKind.SNAPSHOT)
+                if snapshot.extent is not None
+                else Delta.empty().entries  # all its keys were cleared
+            )
             state.apply(shard.shard, snapshot.version, entries.column("key"), entries.column("value"))
     goal = {shard.shard: shard.version for shard, _ in wanted}
     touched = _apply_deltas(state, have, goal, deltas, disk, checkpoint)

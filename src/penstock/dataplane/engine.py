@@ -134,6 +134,8 @@ class Engine:
         gone = self.leases.pop(lease, None)
         if gone is None:
             return
+        served = [(run, slot) for run in self.runs.values() for slot in run.slots if slot.lease == lease]
+        self._count_loss(served)
         for run in self.runs.values():
             for slot in run.slots:
                 if slot.moving_to == lease:
@@ -334,11 +336,10 @@ class Engine:
 
     def _run_intended(self, run: Run, intent: Record, now: float) -> None:
         """Hand over exactly the intended rows, the first time and after any restart."""
-        run.begin(run.chain.epoch, (), 0, now, self._wall())
+        pieces = self.chains.resolve(run.chain, intent.groups)
+        run.begin(run.chain.epoch, (), sum(piece.rows() for piece in pieces), now, self._wall())
         run.stamp = intent.stamp
-        self._shell.run_sink(
-            SinkWork(run.spec.name, intent.epoch, self.chains.resolve(run.chain, intent.groups))
-        )
+        self._shell.run_sink(SinkWork(run.spec.name, intent.epoch, pieces))
 
     def _commit_idle(self, run: Run) -> None:
         """Tell tasks of an idle executor that their last epoch has its record."""
@@ -521,11 +522,19 @@ class Engine:
         run.unconfirmed.discard(slot.index)
         if run.phase is Phase.WORKING and slot.index in run.waiting_for:
             run.waiting_for.discard(slot.index)
-            self._count_loss(run, slot)
             self._settle(run)
 
-    def _count_loss(self, run: Run, slot: TaskSlot) -> None:
-        """A task that takes its process down every time is the function's fault, not the machine's."""
+    def _count_loss(self, served: Sequence[tuple[Run, TaskSlot]]) -> None:
+        """A task that takes its process down every time is the function's fault, not the machine's.
+
+        A lease works on one message at a time, in order, so the oldest epoch it was asked for is the one it was at.
+        """
+        at_work = [
+            one for one in served if one[0].phase is Phase.WORKING and one[1].index in one[0].waiting_for
+        ]
+        if not at_work:
+            return
+        run, slot = min(at_work, key=lambda one: one[0].started_at)
         run.losses[slot.index] = run.losses.get(slot.index, 0) + 1
         if run.losses[slot.index] > MAX_LOSSES:
             kind = "operator" if run.spec.kind == "operator" else "source"

@@ -65,7 +65,7 @@ class LogLine:
     @property
     def begins(self) -> bool:
         """Whether the first base is not durable yet."""
-        return self.part == 1 and self._running
+        return self.part == 0 or (self.part == 1 and self._running)
 
     def under_way(self) -> Iterator[Pending]:
         yield from self._inflight

@@ -78,6 +78,10 @@ class PieceTaken:
     end: int
     source: PublishedRows
 
+    def rows(self) -> int:
+        """How many rows of all shards these are."""
+        return _rows_between(self.source.counts, self.start, self.end)
+
 
 @dataclass(frozen=True)
 class GroupTake:

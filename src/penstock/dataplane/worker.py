@@ -129,11 +129,15 @@ class Worker:
         except Exception as error:
             return self._failed(message, "internal", error)
 
-    def idle(self) -> None:
-        """Use a pause to write committed state behind."""
+    def idle(self) -> messages.Failed | None:
+        """Use a pause to write committed state behind; return what failed, after which the lease must end."""
         for task in self._tasks.values():
             if task.state is not None and task.staged == task.committed:
-                task.state.flush(10 * FLUSH_IDLE_S)
+                try:
+                    task.state.flush(10 * FLUSH_IDLE_S)
+                except (StorageError, CorruptFileError) as error:
+                    return messages.Failed(task.spec.name, task.index, "local", str(error))
+        return None
 
     def close(self) -> None:
         for task in self._tasks.values():
@@ -141,8 +145,15 @@ class Worker:
                 task.state.close()
         self._segments.close()
         self._snapshots.close()
-        if not any(task.handed_over for task in self._tasks.values()):
-            shutil.rmtree(f"{self._identity.node_dir}/{_home_name(self._identity)}", ignore_errors=True)
+        self._leave_node()
+
+    def _leave_node(self) -> None:
+        """Delete the environments this lease owns, and its folder, unless others own some in there by now."""
+        home = f"{self._identity.node_dir}/{_home_name(self._identity)}"
+        for name in (name for task in self._tasks.values() for name in task.locals.values()):
+            shutil.rmtree(f"{self._identity.node_dir}/{name}", ignore_errors=True)
+        if not any(task.handed_over for task in self._tasks.values()) or _is_left(home):
+            shutil.rmtree(home, ignore_errors=True)
 
     def _dispatch(self, message: messages.ToLease) -> messages.FromLease | None:
         task = self._task(message.stage, message.task)  # type: ignore[union-attr]
@@ -287,7 +298,7 @@ class Worker:
         if not os.path.isdir(home):
             os.makedirs(self._identity.node_dir, mode=0o700, exist_ok=True)
             for name in os.listdir(self._identity.node_dir):
-                kept = os.path.isdir(f"{self._identity.node_dir}/{name}/{HANDED_OVER}")
+                kept = not _is_left(f"{self._identity.node_dir}/{name}")
                 if _is_deserted(name, self._identity, kept):
                     shutil.rmtree(f"{self._identity.node_dir}/{name}", ignore_errors=True)
             os.makedirs(home, mode=0o700, exist_ok=True)
@@ -314,6 +325,15 @@ def _home_name(identity: LeaseIdentity) -> str:
     """Name a lease's folder: checkpoint, generation, lease, and the process that must live for it to be kept."""
     query = hashlib.blake2b(identity.checkpoint.encode(), digest_size=4).hexdigest()
     return f"q{query}-g{identity.generation:06d}-{identity.lease}-{os.getpid()}"
+
+
+def _is_left(home: str) -> bool:
+    """Whether nothing that others own is in a lease's folder."""
+    try:
+        names = os.listdir(home)
+    except OSError:
+        return True
+    return HANDED_OVER not in names or names == [HANDED_OVER]
 
 
 def _is_deserted(name: str, identity: LeaseIdentity, kept: bool) -> bool:

@@ -6,6 +6,7 @@ is run to a no-op. Back-pressure blocks before a batch is read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -129,6 +130,8 @@ class Ingest:
         self._schema = schema
         self._stamp = stamp
         self._checkpoint = paths.ingest(shell.opened.checkpoint, source)
+        self._disk = PosixDisk()
+        self._settled: set[str] = set()
         self._stopped = threading.Event()
         self._said: PenstockError | None = None
         """What we have to say of a batch that failed; Spark would bury it."""
@@ -195,6 +198,7 @@ class Ingest:
             stamps = [one.stamp for one in written if one.stamp is not None]
             rows = sum(part.rows_out for part in parts)
             stamp = records.combine_stamps(stamps) or (Stamp(rows, began, began, began) if rows else None)
+            self._settle()
             committed = threading.Event()
             hub.ask(lambda: self._shell.engine.on_batch(self._source, batch, parts, stamp, committed.set))
             while not committed.wait(0.05):
@@ -202,6 +206,23 @@ class Ingest:
                     raise PenstockError(
                         f"batch {number} of source '{self._source}' was not committed: the query has ended."
                     )
+
+    def _settle(self) -> None:
+        """Make durable what Spark has planned for this batch, before our record of it is.
+
+        Spark syncs nothing. If it lost the plan in a power loss and made another one under the same number, with
+        more rows, we would pass over them: the number is committed.
+        """
+        found = [f"{self._checkpoint}/metadata", f"{self._checkpoint}/.metadata.crc"]
+        for folder in ("offsets", "sources"):
+            for above, _, names in os.walk(f"{self._checkpoint}/{folder}"):
+                found.extend(f"{above}/{name}" for name in names if not name.endswith(".tmp"))
+        for path in sorted(set(found) - self._settled):
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # Spark clears away old ones, and not all have a checksum
+                self._disk.settle(path)
+        self._settled = set(found)
 
     def _check_same_query(self, known: Batch | None, batch: Batch) -> None:
         """Refuse to read again what is counted already because Spark's own checkpoint of the source is gone."""

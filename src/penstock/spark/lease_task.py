@@ -44,6 +44,7 @@ class LeaseOffer:
     generation: int
     checkpoint: str
     program: Program
+    beat_s: float = HEARTBEAT_S
 
 
 def serve(offer: LeaseOffer, _rows: Iterable[object]) -> Iterator[str]:
@@ -88,7 +89,7 @@ def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
 
     hello = messages.Hello(offer.lease, node_name(), socket.gethostname(), os.getpid(), __version__)
     send(hello)
-    threading.Thread(target=_beat, args=(send, over), daemon=True).start()
+    threading.Thread(target=_beat, args=(send, over, offer.beat_s), daemon=True).start()
     try:
         return _loop(sock, worker, send)
     finally:
@@ -101,7 +102,10 @@ def _loop(sock: socket.socket, worker: Worker, send: object) -> str:
     while True:
         ready, _, _ = select.select([sock], [], [], None if idle else IDLE_FLUSH_S)
         if not ready:
-            worker.idle()
+            failed = worker.idle()
+            if failed is not None:
+                send(failed)  # type: ignore[operator]
+                return f"failed: {failed.message}"
             idle = True
             continue
         idle = False
@@ -115,8 +119,8 @@ def _loop(sock: socket.socket, worker: Worker, send: object) -> str:
             return f"failed: {answer.message}"
 
 
-def _beat(send: object, over: threading.Event) -> None:
-    while not over.wait(HEARTBEAT_S):
+def _beat(send: object, over: threading.Event, every_s: float) -> None:
+    while not over.wait(every_s):
         try:
             send(messages.Alive())  # type: ignore[operator]
         except OSError:

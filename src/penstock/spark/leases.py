@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.dataplane.program import Program
-from penstock.spark.lease_task import LeaseOffer, serve
+from penstock.spark.lease_task import HEARTBEAT_S, LeaseOffer, serve
 from penstock.spark.slots import nodes, slots
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class LeaseOffice:
         generation: int,
         checkpoint: str,
         label: str,
+        beat_s: float = HEARTBEAT_S,
     ) -> None:
+        self._beat_s = beat_s
         self._spark = spark
         self._program = program
         self._address = address
@@ -80,9 +82,15 @@ class LeaseOffice:
         """Return how many leases may be held: registered slots less those of other queries and the
         reserve."""
         others = sum(
-            office.jobs() for office in _offices if office is not self and office._spark is self._spark
+            office.jobs()
+            for office in _offices
+            if office is not self and office._spark.sparkContext is self._spark.sparkContext
         )
-        return slots(self._spark) - others - reserve
+        return self.slots() - others - reserve
+
+    def slots(self) -> int:
+        """Return how many tasks Spark can run at once now."""
+        return slots(self._spark)
 
     def jobs(self) -> int:
         """Return how many jobs of this office hold or wait for a slot."""
@@ -117,7 +125,13 @@ class LeaseOffice:
         self._count += 1
         name = f"l{self._count}x{secrets.token_hex(4)}"
         return LeaseOffer(
-            name, secrets.token_bytes(32), self._address, self._generation, self._checkpoint, self._program
+            name,
+            secrets.token_bytes(32),
+            self._address,
+            self._generation,
+            self._checkpoint,
+            self._program,
+            self._beat_s,
         )
 
     def submit(self, offer: LeaseOffer) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import PosixDisk, check_scheme
+from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.opening import open_checkpoint
 from penstock.dataplane.settings import Settings
@@ -123,10 +124,18 @@ class Query:
             QueryError: the query ended with an error.
         """
         for ingest in self._ingests:
-            ingest.drain()
-        mark = self._ask(lambda shell: shell.engine.mark())
+            try:
+                ingest.drain()
+            except Exception:
+                # Spark's query failed, mostly because ours did; what ours has to say is better.
+                self._over.wait(15.0)
+                self._raise()
+                raise
+        marks: list[DrainMark] = []
         while self.isActive:
-            if self._ask(lambda shell: shell.engine.passed_mark(mark)):
+            if not marks:
+                marks = self._ask(lambda shell: [shell.engine.mark()]) or []
+            elif self._ask(lambda shell, mark=marks[0]: shell.engine.passed_mark(mark)):
                 return
             time.sleep(0.005)
         self._raise()

@@ -27,6 +27,7 @@ from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.errors import FencedError, OperatorError, PenstockError, SessionError, StorageError
 from penstock.spark.hub import Hub, HubOver, Listener
+from penstock.spark.lease_task import HEARTBEAT_S
 from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice
 from penstock.spark.session import is_alive
 
@@ -84,7 +85,13 @@ class SparkShell(Listener):
         self._consume = consume
         self._on_end = on_end
         self._office = LeaseOffice(
-            spark, program, self.hub.address, opened.claim.generation, opened.checkpoint, label
+            spark,
+            program,
+            self.hub.address,
+            opened.claim.generation,
+            opened.checkpoint,
+            label,
+            min(HEARTBEAT_S, settings.lease_timeout_s / 4),
         )
         self._log = LogWriter(disk, opened.checkpoint, opened.claim)
         self._log_queue: queue.SimpleQueue[list[bytes] | records.Base | None] = queue.SimpleQueue()
@@ -95,7 +102,7 @@ class SparkShell(Listener):
         self._had_leases = False
         self.lease_pids: dict[str, int] = {}
         """Process of each lease that is held, for tests and for people who look for a process."""
-        self._capacity = 0
+        self._slots = 0
         self._writers: set[str] = set()
         self._lease_failures = 0
         self._chore_failures = 0
@@ -115,8 +122,8 @@ class SparkShell(Listener):
         capacity = self._office.capacity(self._reserve)
         if capacity < 1:
             raise SessionError(
-                f"This SparkSession has {capacity + self._reserve} task slots and Penstock needs at least "
-                f"{self._reserve + 1} free ones: one for a lease and the rest for ingest and sinks; use "
+                f"This SparkSession has {capacity + self._reserve} task slots free of other queries and Penstock needs at "
+                f"least {self._reserve + 1}: one for a lease and the rest for ingest and sinks; use "
                 "penstock.session(), local[4], or more executors."
             )
         self.hub.start(self._crashed)
@@ -396,6 +403,11 @@ class SparkShell(Listener):
                     f"Spark did not start a lease within {CONNECT_TIMEOUT_S:.0f} s: its slots are taken by other jobs, or "
                     "its executors cannot reach the driver; free at least two slots, or use penstock.session()."
                 )
+            _log.warning(
+                "Spark did not start another lease within %.0f s: other jobs hold its slots; the %d leases there are "
+                "serve all tasks until it does.", CONNECT_TIMEOUT_S, len(self._office.asked),
+            )  # fmt: skip
+            self.hub.post(lambda: self.engine.set_capacity(len(self.engine.leases)))
 
     def _ask_for_leases(self) -> None:
         if self.hub.ask(self.engine.wanted_leases) <= len(self._office.asked):
@@ -408,10 +420,13 @@ class SparkShell(Listener):
             self._office.submit(offer)
 
     def _check_capacity(self) -> None:
+        slots, held = self._office.slots(), len(self._office.asked)
         capacity = self._office.capacity(self._reserve)
-        # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left.
-        surplus = len(self._office.asked) - capacity if capacity < self._capacity else 0
-        self._capacity = capacity
+        # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
+        # other queries take of the slots costs this one no lease that it has.
+        surplus = held - capacity if slots < self._slots else 0
+        capacity = capacity if slots < self._slots else max(capacity, held)
+        self._slots = slots
         self.hub.post(lambda: self._set_capacity(capacity, surplus))
 
     def _set_capacity(self, capacity: int, surplus: int) -> None:

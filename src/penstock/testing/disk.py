@@ -40,6 +40,13 @@ class SimCalls:
             self._open[self._next_file] = file
             return self._next_file
 
+    def open(self, path: str) -> int:
+        with self.device.lock:
+            self._after_boot()
+            self._next_file += 1
+            self._open[self._next_file] = self.device.file(path)
+            return self._next_file
+
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
         with self.device.lock:
             target = self._opened(file)

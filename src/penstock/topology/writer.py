@@ -97,7 +97,7 @@ class StreamWriter:
         """
         raise DeclarationError(
             f"trigger({', '.join(settings)}) is not available: epochs start as soon as rows wait; use "
-            "option('minEpochSeconds', ...) to space them, or a source with a limit to end by itself."
+            "option('minEpochSeconds', ...) to space them, or processAllAvailable() and stop() to end."
         )
 
     def option(self, key: str, value: object) -> StreamWriter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from tests.faults.runs import fast_disk, real_program, scratch
 from tests.faults.station import Station
 
+import penstock
 from penstock.dataplane import messages, paths
 from penstock.dataplane.bring import runs
+from penstock.dataplane.compile import compile_program
 from penstock.dataplane.worker import Worker
-from penstock.sim.programs import memory_program
+from penstock.sim.programs import make_rows, memory_program
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -153,3 +156,33 @@ def test_runs_tile_the_rows(shards: list[int]) -> None:
     found = list(runs(np.array(shards, np.uint16)))
     assert [shard for shard, _, count in found for _ in range(count)] == shards
     assert all(a[0] != b[0] for a, b in pairwise(found))
+
+
+def test_a_shard_whose_keys_were_all_cleared_comes_back_empty_with_its_version(tmp_path: Path) -> None:
+    def forget(key: Any, rows: Any, state: Any) -> list[tuple[int]]:
+        if state.seen.exists():
+            state.seen.clear()
+        else:
+            state.seen.update(len(rows))
+        return [(key.k,)]
+
+    source = penstock.generate(make_rows, schema="id long, k long", rate=1000, name="source")
+    cleared = source.groupBy("k").apply_rows(
+        forget, schema="k long", state={"seen": penstock.ValueState("long")}, name="fold", shards=4, cores=1
+    )
+    program = compile_program(cleared.node, tasks=1, memory_bytes=1 << 20)
+    made = Station(program, fast_disk(), str(tmp_path / "cp"), str(tmp_path / "node"))
+    made.worker.handle(made.bring())
+    for _ in range(2):  # every key is stored by the first epoch and cleared by the second
+        made.feed(400)
+        made.step()
+    made.feed(1)
+    part = made.step(snapshots=range(4))
+    emptied = [
+        snapshot.shard for snapshot in part.snapshots if snapshot.extent is None and snapshot.version > 0
+    ]
+    assert len(emptied) >= 3, "most shards have no key left"
+    other = made.hire("other")
+    assert all(shard.ok for shard in brought(other, made.bring()).values())
+    other.close()
+    made.worker.close()

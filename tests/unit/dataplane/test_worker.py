@@ -189,7 +189,7 @@ def test_a_new_lease_sweeps_what_dead_ones_left_and_spares_what_was_handed_over(
         tmp_path / "node" / f"{query}-g000001-ly-{gone}",
         tmp_path / "node" / f"qother-g000001-lx-{gone}",
     )
-    for folder in (dead, older, handed / "handed-over", other):
+    for folder in (dead, older, handed / "handed-over", handed / "fold-0-3", other):
         folder.mkdir(parents=True)
     second = made.hire("second")
     second.handle(made.bring())

@@ -48,6 +48,9 @@ class PosixCalls:
     def create(self, path: str) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
         return os.writev(file, parts)
 

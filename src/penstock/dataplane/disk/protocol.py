@@ -36,6 +36,7 @@ STEPS_OF: Mapping[str, tuple[Step, ...]] = {
     "create_exclusive": (Step.CREATE, Step.WRITE, Step.SYNC, Step.LINK, Step.SYNC_DIR, Step.DELETE),
     "start_append": (Step.CREATE, Step.WRITE, Step.SYNC, Step.LINK, Step.SYNC_DIR, Step.DELETE),
     "put": (Step.CREATE, Step.WRITE, Step.SYNC, Step.LINK, Step.SYNC_DIR),
+    "settle": (Step.READ, Step.SYNC, Step.SYNC_DIR),
     "read": (Step.READ,),
     "size": (Step.READ,),
     "list": (Step.LIST,),
@@ -103,6 +104,9 @@ class Disk(Protocol):
     def put(self, path: str, data: Part) -> None:
         """Replace the whole file, durable on return; readers see the old or the new bytes, never both."""
 
+    def settle(self, path: str) -> None:
+        """Make a file that another program wrote, and its name, durable. Raises ``FileNotFoundError``."""
+
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """Return the bytes from ``offset``, fewer where the file ends. Raises ``FileNotFoundError``."""
 
@@ -127,6 +131,8 @@ class Calls(Protocol):
     def mkdir(self, path: str) -> None: ...
 
     def create(self, path: str) -> int: ...
+
+    def open(self, path: str) -> int: ...
 
     def write(self, file: int, parts: Sequence[memoryview]) -> int: ...
 

@@ -90,6 +90,16 @@ class StepDisk:
             raise
         self._sync_dir_of(path)
 
+    def settle(self, path: str) -> None:
+        file = self._step(
+            Step.READ, path, self._calls.open, path, expect=FileNotFoundError, undo=self._calls.close
+        )
+        try:
+            self._sync(path, file)
+        finally:
+            self._calls.close(file)
+        self._sync_dir_of(path)
+
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         return self._step(Step.READ, path, self._calls.read, path, offset, length, expect=FileNotFoundError)
 
