@@ -180,6 +180,9 @@ def prepare(operation: str, disk: StepDisk, root: str) -> Callable[[], object]:
         file = disk.open_append(f"{root}/log")
         file.append(b"data")
         return file.sync if operation == "sync" else lambda: file.append(b"data")
+    if operation == "settle":
+        disk.open_append(f"{root}/theirs").append(b"data")
+        return lambda: disk.settle(f"{root}/theirs")
     if operation in ("read", "size", "delete"):
         disk.create_exclusive(f"{root}/file", b"data")
         return lambda: getattr(disk, operation)(f"{root}/file")
