@@ -93,6 +93,8 @@ class Run:
         self.force_empty = False
         self.blocked = False
         self.epochs = 0
+        self.sunk_rows = 0
+        """Rows that a sink has been handed since this start."""
         self.busy_s = 0.0
         self.sync_s = 0.0
         self.epoch_s = 0.0
@@ -220,6 +222,7 @@ class Run:
         if self.spec.kind == "source":
             self._learn_size(record)
         if self.spec.kind == "sink":
+            self.sunk_rows += self.rows
             self.next_start = self.started_at + self._settings.sink_epoch_s
 
     def _learn_rate(self) -> None:

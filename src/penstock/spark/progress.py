@@ -37,7 +37,9 @@ def progress_of(engine: Engine, query: Query, log: tuple[float, int] = (0.0, 0))
         "logAppends": log[1],
         "sources": {n: _source(engine, r, now) for n, r in stages.items() if r.spec.kind == "source"},
         "operators": {n: _operator(engine, r, now) for n, r in stages.items() if r.spec.kind == "operator"},
-        "sinks": {n: _stage(r) for n, r in stages.items() if r.spec.kind == "sink"},
+        "sinks": {
+            n: {**_stage(r), "rowsIn": r.sunk_rows} for n, r in stages.items() if r.spec.kind == "sink"
+        },
     }
 
 

@@ -122,7 +122,13 @@ TAKEOVER = Option(
     False,
     "claim the checkpoint even while its holder seems alive; that query ends with a `FencedError`",
 )
-MAX_EPOCH_ROWS = Option("maxEpochRows", ROWS, 2_000_000, "rows that an epoch takes at most", "max_epoch_rows")
+MAX_EPOCH_ROWS = Option(
+    "maxEpochRows",
+    ROWS,
+    2_000_000,
+    "rows that an epoch takes at most, or one of every shard where that is more",
+    "max_epoch_rows",
+)
 MAX_EPOCH_SECONDS = Option(
     "maxEpochSeconds",
     SECONDS,

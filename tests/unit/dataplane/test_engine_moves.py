@@ -103,6 +103,7 @@ def test_the_mark_of_a_bounded_source_is_its_end(tmp_path: Path) -> None:
     mark = driver.engine.mark()
     assert driver.run_until(lambda: driver.engine.passed_mark(mark), 10.0)
     assert len(driver.sink.rows()) == 240
+    assert driver.engine.runs["sink"].sunk_rows == 240
 
 
 def test_a_message_to_let_go_says_what_has_its_record() -> None:
