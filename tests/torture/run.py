@@ -89,12 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no test {given.only}; there are {', '.join(suite.test for suite in SUITES)}")
     started = time.monotonic()
     state = State(Path(given.state), code_now())
-    results = {
-        suite.test: run_suite(suite, state, started + 60 * given.minutes, given.count) for suite in chosen
-    }
-    if given.json:
-        whole = {"code": code_now(), "seconds": round(time.monotonic() - started, 1), "tests": results}
-        Path(given.json).write_text(json.dumps(whole, indent=2) + "\n")
+    results: dict[str, dict[str, Any]] = {}
+    for suite in chosen:
+        results[suite.test] = run_suite(suite, state, started + 60 * given.minutes, given.count)
+        if given.json:  # as it goes, so that a run that is cut off leaves what it has
+            whole = {"code": code_now(), "seconds": round(time.monotonic() - started, 1), "tests": results}
+            Path(given.json).write_text(json.dumps(whole, indent=2) + "\n")
     return 0 if all(result["complete"] for result in results.values()) else 1
 
 
