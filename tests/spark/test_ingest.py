@@ -16,6 +16,8 @@ import pytest
 from tests.spark.flows import running, wait_until
 
 import penstock
+from penstock.dataplane.disk import StepDisk
+from penstock.dataplane.engine import Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,3 +172,34 @@ def test_a_null_in_the_stamp_column_names_source_and_column(
         wait_until(lambda: not query.isActive)
         said = str(query.exception())
         assert said.startswith("source 'trades': column 'amount' is its stamp and has"), said
+
+
+def test_what_spark_planned_is_durable_before_the_batch_is_committed(
+    spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[tuple[str, int]] = []
+    settle, on_batch = StepDisk.settle, Engine.on_batch
+    committed = 0
+
+    def watched(self: StepDisk, path: str) -> None:
+        settle(self, path)
+        settled.append((path, committed))
+
+    def counted(self: Engine, *given: Any) -> None:
+        nonlocal committed
+        committed += 1
+        on_batch(self, *given)
+
+    monkeypatch.setattr(StepDisk, "settle", watched)
+    monkeypatch.setattr(Engine, "on_batch", counted)
+    counts = penstock.from_dataframe(stream_of(spark, folder), name="trades").groupBy("name").count()
+    with running(counts, spark, tmp_path / "checkpoint") as query:
+        query.processAllAvailable()
+    plan = tmp_path / "checkpoint" / "ingest" / "trades"
+    assert committed == 3
+    for batch in range(3):
+        for name in (f"offsets/{batch}", f"sources/0/{batch}"):
+            assert (str(plan / name), batch) in settled, (
+                f"{name} was not synced before batch {batch} was committed"
+            )
+    assert (str(plan / "metadata"), 0) in settled

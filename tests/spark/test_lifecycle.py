@@ -144,3 +144,14 @@ def test_a_function_that_does_not_return_is_named_and_can_be_stopped(
         assert time.monotonic() - began < 25.0
         assert query.exception() is None
     wait_until(lambda: not lease_jobs(spark), seconds=10)
+
+
+def test_leases_with_nothing_to_do_are_kept_however_short_their_time_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with running(two_steps(300), spark, tmp_path, leaseTimeoutSeconds=1) as query:
+        await_rows(query, 300)
+        wait_until(lambda: all_ready(query), query)
+        held = leases(query)
+        time.sleep(4.0)
+        assert held and leases(query) == held

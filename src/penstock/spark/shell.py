@@ -305,8 +305,8 @@ class SparkShell(Listener):
         part = self._log.start_part(base)
         self.hub.post(self.engine.on_part_started)
         if not self._settings.retain_all:
-            for path in old_parts(self._disk, self.opened.checkpoint, part):
-                with contextlib.suppress(StorageError):  # the next base tries again
+            with contextlib.suppress(StorageError):  # the next base tries again
+                for path in old_parts(self._disk, self.opened.checkpoint, part):
                     self._disk.delete(path)
 
     # -- sink thread --------------------------------------------------------------------------------------------------
