@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.dataplane import messages, paths, records
+from penstock.dataplane import messages, records
 from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
 from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, plan_moves
@@ -113,6 +113,11 @@ class Engine:
         """Say how many leases can be held at most; tasks are dealt over what there is."""
         self._capacity = max(1, leases)
         self._assign()
+
+    def ask_empty_epoch(self, stage: str) -> None:
+        """Let an operator have its next boundary even if no rows wait for it: an epoch without rows."""
+        self.runs[stage].force_empty = True
+        self.step()
 
     def wanted_leases(self) -> int:
         """How many leases the stages could use, at most the capacity."""
@@ -598,9 +603,6 @@ class Engine:
     def due_now(self) -> dict[str, int]:
         """Row numbers that native sources have reached by the clock."""
         return {name: arrivals.due(self._wall()) for name, arrivals in self._arrivals.items()}
-
-    def part_number(self) -> paths.LogPart:
-        return paths.LogPart(self.generation, self._line.part)
 
 
 def _stamp(takes: Sequence[GroupTake]) -> Stamp | None:

@@ -7,7 +7,7 @@ Holds user functions, so it travels through Spark's own task channel only, never
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -54,13 +54,3 @@ class Program:
     memory_bytes: int = 512 << 20
     """Bound of decoded state kept in memory, per task."""
     code: bytes = b""
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    def consumers(self, producer: str) -> list[tuple[StageSpec, int]]:
-        """Return (stage, edge) of everything that reads from a stage."""
-        return [
-            (stage, given.edge)
-            for stage in self.stages.values()
-            for given in stage.inputs
-            if given.producer == producer
-        ]

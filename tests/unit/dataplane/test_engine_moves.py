@@ -109,3 +109,16 @@ def test_the_mark_of_a_bounded_source_is_its_end(tmp_path: Path) -> None:
 def test_a_message_to_let_go_says_what_has_its_record() -> None:
     release = messages.Release("fold", 0, b"", 7)
     assert messages.decode_to_lease(messages.encode(release)) == release
+
+
+def test_an_idle_operator_can_be_given_a_boundary_by_an_epoch_without_rows(tmp_path: Path) -> None:
+    driver = driver_on(tmp_path, 1)
+    assert driver.run_until("drained", 30.0), driver.failed
+    fold, gather = driver.engine.chains["fold"], driver.engine.chains["gather"]
+    before, rows, versions = fold.epoch, fold.rows_in, fold.versions.copy()
+    driver.engine.ask_empty_epoch("fold")
+    assert driver.run_until(lambda: fold.epoch == before + 1, 5.0), "one more record"
+    driver.run_until(0.1)
+    assert (fold.epoch, fold.rows_in) == (before + 1, rows) and (fold.versions == versions).all()
+    assert gather.epoch > 0 and driver.engine.drained()
+    finish(driver)
