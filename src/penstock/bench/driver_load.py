@@ -6,13 +6,11 @@ a core or an operator falls behind its pace. Starts one process that answers for
 
 from __future__ import annotations
 
-import queue
 import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +20,11 @@ import msgspec
 
 import penstock
 from penstock.bench.driver_leases import Order
-from penstock.dataplane import messages, records
+from penstock.dataplane import messages, paths, records
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.engine import Engine
+from penstock.dataplane.logthread import LogThread
 from penstock.dataplane.opening import open_checkpoint
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import LogWriter
@@ -149,10 +148,9 @@ class Driver(Listener):
             wall=time.time,
         )
         self._engine.set_arrivals("rows", Arrivals([(1.0, ROWS_PER_S)]))
-        self._log = LogWriter(disk, folder, opened.claim)
-        self._log_queue: queue.SimpleQueue[list[bytes] | records.Base | None] = queue.SimpleQueue()
-        self._log_thread = threading.Thread(target=self._run_log, name="log", daemon=True)
-        self._log_cpu_s = 0.0
+        self._log = LogThread(
+            LogWriter(disk, folder, opened.claim), self._appended, self._part_started, self._note_failure
+        )
         self._leases: subprocess.Popen[bytes] | None = None
         self._failure: BaseException | None = None
 
@@ -162,7 +160,7 @@ class Driver(Listener):
         for lease, token in tokens.items():
             self._hub.expect(lease, token)
         self._hub.start(self._note_failure)
-        self._log_thread.start()
+        self._log.start()
         self._hub.ask(lambda: self._engine.start(count))
         edges = {
             name: (stage.edges[0].edge, stage.edges[0].shards)
@@ -187,10 +185,8 @@ class Driver(Listener):
 
     def stop(self) -> None:
         self._hub.close()
-        self._log_queue.put(None)
-        if self._log_thread.is_alive():
-            self._log_thread.join(10.0)
-        self._log.close()
+        self._log.end()
+        self._log.close(10.0)
         if self._leases is not None:
             self._leases.kill()
             self._leases.wait()
@@ -208,7 +204,7 @@ class Driver(Listener):
         return self._hub.ask(lambda: {name: run.epochs for name, run in runs.items() if run.spec.keys})
 
     def _cpu_s(self) -> float:
-        return self._hub.cpu_s + self._log_cpu_s
+        return self._hub.cpu_s + self._log.cpu_s
 
     def _note_failure(self, error: BaseException) -> None:
         self._failure = self._failure or error
@@ -231,10 +227,10 @@ class Driver(Listener):
         self._hub.send(lease, message)
 
     def append(self, encoded: Sequence[bytes]) -> None:
-        self._log_queue.put(list(encoded))
+        self._log.append(encoded)
 
     def start_part(self, base: records.Base) -> None:
-        self._log_queue.put(base)
+        self._log.start_part(base)
 
     def drop_lease(self, lease: str, reason: str) -> None:
         self._note_failure(PenstockError(f"{lease} was given up: {reason}"))
@@ -250,33 +246,8 @@ class Driver(Listener):
 
     # -- log thread ---------------------------------------------------------------------------------------------------
 
-    def _run_log(self) -> None:
-        try:
-            while self._log_turn():
-                self._log_cpu_s = time.thread_time()
-        except BaseException as error:
-            self._note_failure(error)
+    def _appended(self, count: int) -> None:
+        self._hub.post(lambda: self._engine.on_appended(count))
 
-    def _log_turn(self) -> bool:
-        """Write all that waits, records together; say whether there may be more."""
-        items = [self._log_queue.get()]
-        while not self._log_queue.empty():
-            items.append(self._log_queue.get())
-        encoded: list[bytes] = []
-        for item in items:
-            if isinstance(item, list):
-                encoded.extend(item)
-                continue
-            self._commit(encoded)
-            encoded = []
-            if item is None:
-                return False
-            self._log.start_part(item)
-            self._hub.post(self._engine.on_part_started)
-        self._commit(encoded)
-        return True
-
-    def _commit(self, encoded: list[bytes]) -> None:
-        if encoded:
-            self._log.append(encoded)
-            self._hub.post(lambda: self._engine.on_appended(len(encoded)))
+    def _part_started(self, part: paths.LogPart) -> None:
+        self._hub.post(self._engine.on_part_started)

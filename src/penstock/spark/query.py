@@ -80,7 +80,9 @@ class Query:
     @property
     def lastProgress(self) -> dict[str, Any] | None:
         """Rates, epochs, latency and state as of now."""
-        now = self._ask(lambda shell: progress_of(shell.engine, self, (shell.log_s, shell.log_appends)))
+        now = self._ask(
+            lambda shell: progress_of(shell.engine, self, (shell.log.append_s, shell.log.appends))
+        )
         if now is not None:
             self._progress.append(now)
         return self._progress[-1] if self._progress else None

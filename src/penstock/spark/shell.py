@@ -19,7 +19,8 @@ import pyarrow as pa
 from penstock.dataplane import messages, paths, recordlog, records
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.engine import Engine
-from penstock.dataplane.errands import data_files, old_parts, plan_writes, read_sink_rows
+from penstock.dataplane.errands import data_files, old_parts, read_sink_rows
+from penstock.dataplane.logthread import LogThread
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import Heartbeat, LogWriter
@@ -93,8 +94,12 @@ class SparkShell(Listener):
             label,
             min(HEARTBEAT_S, settings.lease_timeout_s / 4),
         )
-        self._log = LogWriter(disk, opened.checkpoint, opened.claim)
-        self._log_queue: queue.SimpleQueue[list[bytes] | records.Base | None] = queue.SimpleQueue()
+        self.log = LogThread(
+            LogWriter(disk, opened.checkpoint, opened.claim),
+            self._appended,
+            self._part_started,
+            self._crashed,
+        )
         self._sink_queue: queue.SimpleQueue[SinkWork | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._finishing = threading.Lock()
@@ -111,10 +116,6 @@ class SparkShell(Listener):
         self._threads: list[threading.Thread] = []
         self._cleaned_at = 0.0
         self._beaten_at = 0.0
-        self._log_cpu_s = 0.0
-        self.log_s = 0.0
-        """Time spent appending records and syncing them; `log_appends` says how often."""
-        self.log_appends = 0
 
     # -- life (the user's thread) -------------------------------------------------------------------------------------
 
@@ -127,11 +128,8 @@ class SparkShell(Listener):
                 "penstock.session(), local[4], or more executors."
             )
         self.hub.start(self._crashed)
-        for name, target in (
-            ("log", self._run_log),
-            ("sink", self._run_sink_thread),
-            ("office", self._run_office),
-        ):
+        self.log.start()
+        for name, target in (("sink", self._run_sink_thread), ("office", self._run_office)):
             thread = threading.Thread(target=self._guarded(target), name=f"penstock-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -180,7 +178,7 @@ class SparkShell(Listener):
                 end_leases()
             else:
                 self.hub.ask(end_leases, timeout=5.0)
-        self._log_queue.put(None)
+        self.log.end()
         self._sink_queue.put(None)
         threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
 
@@ -197,7 +195,7 @@ class SparkShell(Listener):
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(5.0)
-        self._log.close()
+        self.log.close(5.0)
         with contextlib.suppress(Exception):
             error = recordlog.give_back(
                 self._disk, self.opened.checkpoint, self.opened.claim, time.time(), error
@@ -240,7 +238,7 @@ class SparkShell(Listener):
     def step(self) -> float:
         wait = self.engine.step()
         epochs = sum(run.epochs for run in self.engine.runs.values())
-        cpu_s = time.thread_time() + self._log_cpu_s
+        cpu_s = time.thread_time() + self.log.cpu_s
         if epochs - self._cost[1] >= 100:
             self.engine.pace.note_cost(cpu_s - self._cost[0], epochs - self._cost[1])
             self._cost = (cpu_s, epochs)
@@ -252,10 +250,10 @@ class SparkShell(Listener):
         self.hub.send(lease, message)
 
     def append(self, encoded: Sequence[bytes]) -> None:
-        self._log_queue.put(list(encoded))
+        self.log.append(encoded)
 
     def start_part(self, base: records.Base) -> None:
-        self._log_queue.put(base)
+        self.log.start_part(base)
 
     def drop_lease(self, lease: str, reason: str) -> None:
         self.hub.send(lease, messages.End(reason))
@@ -274,35 +272,10 @@ class SparkShell(Listener):
 
     # -- log thread ---------------------------------------------------------------------------------------------------
 
-    def _run_log(self) -> None:
-        over = False
-        while not over:
-            queued, over = self._wait_for_writes()
-            for write in plan_writes(queued):
-                if isinstance(write, list):
-                    self._commit(write)
-                else:
-                    self._start_part(write)
-            self._log_cpu_s = time.thread_time()
+    def _appended(self, count: int) -> None:
+        self.hub.post(lambda: self.engine.on_appended(count))
 
-    def _wait_for_writes(self) -> tuple[list[list[bytes] | records.Base], bool]:
-        """Return all that is queued, once there is something, and whether the log's work is over then."""
-        queued: list[list[bytes] | records.Base] = []
-        while (item := self._log_queue.get()) is not None:
-            queued.append(item)
-            if self._log_queue.empty():
-                return queued, False
-        return queued, True
-
-    def _commit(self, encoded: list[bytes]) -> None:
-        began = time.perf_counter()
-        self._log.append(encoded)
-        self.log_s += time.perf_counter() - began
-        self.log_appends += 1
-        self.hub.post(lambda: self.engine.on_appended(len(encoded)))
-
-    def _start_part(self, base: records.Base) -> None:
-        part = self._log.start_part(base)
+    def _part_started(self, part: paths.LogPart) -> None:
         self.hub.post(self.engine.on_part_started)
         if not self._settings.retain_all:
             with contextlib.suppress(StorageError):  # the next base tries again
@@ -362,7 +335,7 @@ class SparkShell(Listener):
         self._ask_for_leases()
         if now - self._beaten_at > self._settings.heartbeat_s:
             self._beaten_at = now
-            self._log.check_claim()
+            self.log.log.check_claim()
             self._tolerantly(self._beat)
             self._check_capacity()
             self._mention_slow_epochs()
@@ -456,7 +429,7 @@ class SparkShell(Listener):
 
     def _delete(self, names: Sequence[str]) -> None:
         with contextlib.suppress(FencedError):
-            self._log.check_claim()
+            self.log.log.check_claim()
             for name in names:
                 with contextlib.suppress(StorageError):  # the next round tries again
                     self._disk.delete(paths.data_file(self.opened.checkpoint, name))
