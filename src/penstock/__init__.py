@@ -18,6 +18,7 @@ from penstock.errors import (
 )
 from penstock.topology import writer as _writer
 from penstock.topology.aggregates import count, last, max, mean, min, sum, top_n
+from penstock.topology.expressions import Column, coalesce, col, lit, when
 from penstock.topology.states import ListState, MapState, ValueState
 from penstock.topology.stream import Stream, generate
 from penstock.version import __version__
@@ -59,6 +60,7 @@ _writer.set_starter(_start)
 
 __all__ = [
     "CheckpointError",
+    "Column",
     "CorruptFileError",
     "DeclarationError",
     "FencedError",
@@ -73,14 +75,18 @@ __all__ = [
     "ValueState",
     "__version__",
     "avg",
+    "coalesce",
+    "col",
     "count",
     "from_dataframe",
     "generate",
     "last",
+    "lit",
     "max",
     "mean",
     "min",
     "session",
     "sum",
     "top_n",
+    "when",
 ]

@@ -21,6 +21,7 @@ from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shar
 from penstock.dataplane.records import Extent, Segment, pack_u32
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA, I64, U16, U32
 from penstock.errors import CorruptFileError
+from penstock.topology.stateless import FusedStep
 
 ROLL_BYTES = 64 << 20
 _HEAD = struct.Struct("<III4x")  # shards, rows, bytes of shard_rows; keeps the Arrow body 8-byte aligned
@@ -36,6 +37,18 @@ class EdgeSpec:
     shards: int
     consumer: str
     routing: int = 0
+    steps: tuple[FusedStep, ...] = ()
+    """What happens to the producer's rows before they are dealt."""
+
+    def shape(self, rows: pa.Table) -> pa.Table:
+        """Return what goes over this edge of the rows that its producer made."""
+        for step in self.steps:
+            rows = step.apply(rows)
+        return rows
+
+    def schema_of(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of what goes over this edge, given that of the producer's rows."""
+        return self.steps[-1].schema if self.steps else schema
 
 
 class DataWriter:
@@ -115,8 +128,9 @@ def read_frame(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -> 
 def write_segment(
     writer: DataWriter, spec: EdgeSpec, rows: pa.Table, schema: pa.Schema, operator: str
 ) -> Segment | None:
-    """Deal rows of `schema` to the consumer's shards and append them as one frame; None when there are
-    none."""
+    """Shape rows of `schema` for an edge, deal them to the consumer's shards and append them as one frame; None when
+    there are none."""
+    rows = spec.shape(rows) if rows.num_rows else rows
     if rows.num_rows == 0:
         return None
     # A bad key is told in the name of the operator that is keyed by it.

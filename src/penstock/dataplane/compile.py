@@ -29,9 +29,10 @@ def compile_program(node: Node, *, tasks: int, memory_bytes: int) -> Program:
     stages: dict[str, StageSpec] = {}
     consumers = {one.name: one for one in nodes}
     for one in nodes:
-        stages[one.name] = _stage(one, edges, consumers, tasks)
+        stages[one.name] = _stage(one, edges, consumers, node, tasks)
+    producer = node.stage.name
     stages[SINK] = StageSpec(
-        SINK, "sink", node.schema, inputs=[InputSpec(edges[(node.name, SINK)], node.name, node.schema)]
+        SINK, "sink", node.schema, inputs=[InputSpec(edges[(producer, SINK)], producer, node.schema)]
     )
     identity = {
         name: [spec.kind, str(spec.schema), spec.logic.identity() if spec.logic else None]
@@ -52,25 +53,25 @@ def _upstream_first(node: Node) -> list[Node]:
             )
         if known is None:
             for given in one.inputs:
-                visit(given)
+                visit(given.stage)
             found[one.name] = one
 
-    visit(node)
+    visit(node.stage)
     if SINK in found:
         raise DeclarationError(f"'{SINK}' is the name of the sink; give the {found[SINK].kind} another name.")
     return list(found.values())
 
 
 def _edges(nodes: list[Node], last: Node) -> dict[tuple[str, str], int]:
-    pairs = [(given.name, one.name) for one in nodes for given in one.inputs]
-    return {pair: number for number, pair in enumerate([*pairs, (last.name, SINK)])}
+    pairs = [(given.stage.name, one.name) for one in nodes for given in one.inputs]
+    return {pair: number for number, pair in enumerate([*pairs, (last.stage.name, SINK)])}
 
 
 def _stage(
-    node: Node, edges: dict[tuple[str, str], int], consumers: dict[str, Node], tasks: int
+    node: Node, edges: dict[tuple[str, str], int], consumers: dict[str, Node], last: Node, tasks: int
 ) -> StageSpec:
     out = [
-        _edge_spec(consumers.get(consumer), number, consumer)
+        _edge_spec(consumers.get(consumer), number, consumer, node, last)
         for (producer, consumer), number in edges.items()
         if producer == node.name
     ]
@@ -88,7 +89,10 @@ def _stage(
         node.name,
         "operator",
         node.schema,
-        inputs=[InputSpec(edges[(given.name, node.name)], given.name, given.schema) for given in node.inputs],
+        inputs=[
+            InputSpec(edges[(given.stage.name, node.name)], given.stage.name, given.schema)
+            for given in node.inputs
+        ],
         edges=out,
         keys=node.keys,
         shards=node.shards,
@@ -97,10 +101,11 @@ def _stage(
     )
 
 
-def _edge_spec(consumer: Node | None, number: int, name: str) -> EdgeSpec:
+def _edge_spec(consumer: Node | None, number: int, name: str, producer: Node, last: Node) -> EdgeSpec:
     if consumer is None:
-        return EdgeSpec(number, (), 1, name)
-    return EdgeSpec(number, consumer.keys, consumer.shards, name)
+        return EdgeSpec(number, (), 1, name, steps=last.steps)
+    given = next(one for one in consumer.inputs if one.stage is producer)
+    return EdgeSpec(number, consumer.keys, consumer.shards, name, steps=given.steps)
 
 
 def _logic(node: Node) -> LogicSpec:

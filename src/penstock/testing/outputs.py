@@ -21,15 +21,16 @@ from penstock.testing.line import Line
 def output_rows(line: Line, program: Program, stage: str) -> pa.Table:
     """Return all rows that a stage put out, in the order it published them."""
     spec = program.stages[stage]
-    edge = spec.edges[0].edge
+    edge = spec.edges[0]
+    schema = edge.schema_of(spec.schema)
     found = [
-        read_segment(line.disk, line.checkpoint, segment.extent, spec.schema).batch
+        read_segment(line.disk, line.checkpoint, segment.extent, schema).batch
         for record in line.of(stage)
         for part in record.parts
         for segment in part.segments
-        if segment.edge == edge
+        if segment.edge == edge.edge
     ]
-    return pa.Table.from_batches(found, spec.schema)
+    return pa.Table.from_batches(found, schema)
 
 
 def last_per_key(rows: pa.Table, keys: Sequence[str]) -> dict[tuple[object, ...], dict[str, object]]:

@@ -98,21 +98,22 @@ def _output_faults(line: Line, spec: StageSpec, record: Record, part: TaskPart, 
     for edge in spec.edges:
         where = f"'{spec.name}' epoch {record.epoch} task {part.task} edge {edge.edge}"
         found = [
-            read_segment(line.disk, line.checkpoint, segment.extent, spec.schema)
+            read_segment(line.disk, line.checkpoint, segment.extent, edge.schema_of(spec.schema))
             for segment in part.segments
             if segment.edge == edge.edge
         ]
+        shaped = edge.shape(rows) if rows.num_rows else edge.schema_of(spec.schema).empty_table()
         named = [records.unpack_u32(s.shard_rows) for s in part.segments if s.edge == edge.edge]
         if any(not np.array_equal(a, b.counts) for a, b in zip(named, found, strict=True)):
             faults.append(f"{where}: a segment has other rows per shard than its record says")
         first = 0
         for segment in found:
-            counts, batch = deal_rows(edge, rows.slice(first, segment.batch.num_rows), spec.name)
+            counts, batch = deal_rows(edge, shaped.slice(first, segment.batch.num_rows), spec.name)
             if not np.array_equal(counts, segment.counts) or not _equal(batch, segment.batch):
                 faults.append(f"{where}: the committed rows are not those that the replay gives")
             first += segment.batch.num_rows
-        if first != rows.num_rows:
-            faults.append(f"{where}: {first} rows were committed, the replay gives {rows.num_rows}")
+        if first != shaped.num_rows:
+            faults.append(f"{where}: {first} rows were committed, the replay gives {shaped.num_rows}")
     return faults
 
 

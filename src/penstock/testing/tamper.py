@@ -6,6 +6,7 @@ so that only what the run means is wrong. Never changes the checkpoint it reads.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import os
 from collections.abc import Callable, Sequence
@@ -50,9 +51,13 @@ def tamper_rows(checkpoint: str, program: Program, target: str, stage: str, how:
         for record in line.of(stage):
             for part in record.parts:
                 for number, segment in enumerate(part.segments):
-                    batch = read_segment(line.disk, checkpoint, segment.extent, spec.schema).batch
+                    if segment.edge != edge.edge:
+                        continue
+                    batch = read_segment(
+                        line.disk, checkpoint, segment.extent, edge.schema_of(spec.schema)
+                    ).batch
                     pair = _two_rows_of_a_key(batch, keys)
-                    if segment.edge == edge.edge and pair is not None:
+                    if pair is not None:
                         forged = _tampered(batch, pair, how)
                         place = _Place(stage, record.epoch, part.task, number)
                         _forge_segment(line, program, target, place, edge, forged)
@@ -167,7 +172,8 @@ def _forge_segment(
     disk = PosixDisk()
     disk.make_dirs(paths.data(target))
     writer = DataWriter(disk, target, 1, "forged", "seg")
-    forged = write_segment(writer, edge, rows, program.stages[place.stage].schema, place.stage)
+    as_it_is = dataclasses.replace(edge, steps=())  # the rows have gone through them already
+    forged = write_segment(writer, as_it_is, rows, program.stages[place.stage].schema, place.stage)
     writer.sync()
     writer.close()
 

@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.topology.aggregates import Aggregate, count, output_schema
+from penstock.topology.expressions import as_expression
+from penstock.topology.expressions import col as column
 from penstock.topology.keytypes import check_key_columns
 from penstock.topology.schema import parse_schema
+from penstock.topology.stateless import FusedStep, MapArrow, MapRows, filter_step, select_step
 from penstock.topology.states import StateSpec, check_states
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ class Node:
 
     name: str
     kind: str
-    """generate | dataframe | rows | arrow | aggregate"""
+    """generate | dataframe | rows | arrow | aggregate | stateless"""
     schema: pa.Schema
     inputs: tuple[Node, ...] = ()
     keys: tuple[str, ...] = ()
@@ -49,6 +52,20 @@ class Node:
     limit: int | None = None
     dataframe: Any = None
     stamp: str | None = None
+    step: FusedStep | None = None
+    """Of a stateless node: what it does to the rows of its one input, inside the stage that makes them."""
+
+    @property
+    def stage(self) -> Node:
+        """The stage that the rows come from: this node, or the one its stateless steps are fused into."""
+        return self.inputs[0].stage if self.kind == "stateless" else self
+
+    @property
+    def steps(self) -> tuple[FusedStep, ...]:
+        """The stateless steps between that stage and here, in order."""
+        if self.kind != "stateless" or self.step is None:
+            return ()
+        return (*self.inputs[0].steps, self.step)
 
 
 class Stream:
@@ -82,6 +99,74 @@ class Stream:
         """
         names = check_key_columns(self._node.schema, columns, self._node.name)
         return GroupedStream(self._node, names)
+
+    def select(self, *columns: object) -> Stream:
+        """Compute columns: names, or expressions of `penstock.col`; "*" stands for all there are.
+
+        Raises:
+            DeclarationError: a column is unknown, or an expression does not fit the types.
+        """
+        return self._step(select_step(self._where("select"), columns, self._node.schema))
+
+    def withColumn(self, colName: str, col: object) -> Stream:
+        """Add a column, or replace the one of that name."""
+        expression = as_expression(col, self._where("withColumn"))
+        kept: list[object] = [name for name in self.columns if name != colName]
+        if colName in self.columns:
+            kept.insert(self.columns.index(colName), expression.alias(colName))
+        else:
+            kept.append(expression.alias(colName))
+        return self._step(select_step(self._where("withColumn"), kept, self._node.schema))
+
+    def withColumnRenamed(self, existing: str, new: str) -> Stream:
+        """Rename a column; does nothing where there is none of that name, as in Spark."""
+        if existing not in self.columns:
+            return self
+        renamed = [column(name).alias(new) if name == existing else name for name in self.columns]
+        return self._step(select_step(self._where("withColumnRenamed"), renamed, self._node.schema))
+
+    def drop(self, *cols: str) -> Stream:
+        """Leave columns out; names that are not there are passed over, as in Spark."""
+        kept = [name for name in self.columns if name not in cols]
+        return self._step(select_step(self._where("drop"), kept, self._node.schema))
+
+    def filter(self, condition: object) -> Stream:
+        """Keep the rows for which a condition holds; null counts as false.
+
+        Raises:
+            DeclarationError: it is no condition over these columns.
+        """
+        return self._step(filter_step(self._where("filter"), condition, self._node.schema))
+
+    where = filter
+
+    def map(self, function: Callable[[Any], Any], *, schema: object) -> Stream:
+        """Call `function(row)` for every row; it returns one row (a tuple, dict or named tuple) of `schema`."""
+        return self._map_rows("map", function, schema, False)
+
+    def flat_map(self, function: Callable[[Any], Any], *, schema: object) -> Stream:
+        """Call `function(row)` for every row; it returns any number of rows of `schema`, or None."""
+        return self._map_rows("flat_map", function, schema, True)
+
+    def map_arrow(self, function: Callable[[pa.Table], pa.Table], *, schema: object) -> Stream:
+        """Call `function(table)` with Arrow tables of rows; it returns a table of `schema`.
+
+        How rows are cut into tables depends on load: treat each row alone.
+        """
+        where = self._where("map_arrow")
+        parsed = parse_schema(schema, f"schema of {where}")
+        return self._step(MapArrow(where, _callable(function, where), parsed))
+
+    def _map_rows(self, what: str, function: Callable[[Any], Any], schema: object, flat: bool) -> Stream:
+        where = self._where(what)
+        parsed = parse_schema(schema, f"schema of {where}")
+        return self._step(MapRows(where, _callable(function, where), flat, self._node.schema, parsed))
+
+    def _step(self, step: FusedStep) -> Stream:
+        return Stream(Node(self._node.stage.name, "stateless", step.schema, (self._node,), step=step))
+
+    def _where(self, what: str) -> str:
+        return f"{what}(...) after '{self._node.stage.name}'"
 
     @property
     def writeStream(self) -> StreamWriter:
@@ -245,3 +330,9 @@ def _operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
         return check_name(name, "operator")
     made = re.sub(r"[^A-Za-z0-9_]", "_", f"{default}_by_{'_'.join(keys)}").lstrip("_0123456789")[:60]
     return check_name(made or "operator", "operator")
+
+
+def _callable(function: Callable[..., Any], where: str) -> Callable[..., Any]:
+    if not callable(function):
+        raise DeclarationError(f"{where} takes a function, not {function!r}.")
+    return function

@@ -1,0 +1,174 @@
+"""Stateless steps: what happens to rows between two stages, without keys or state. Pure functions of Arrow tables.
+
+A step runs inside the task that makes the rows, before they are written to the channel, so it costs no stage of its
+own. Every step treats each row alone: how rows are cut into tables must not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError, OperatorError
+from penstock.topology.batches import rows_to_batch
+from penstock.topology.expressions import Column, as_expression, evaluate, type_of
+from penstock.topology.rows import batch_to_rows, row_class
+
+
+class FusedStep(Protocol):
+    """One step: a table in, a table of `schema` out."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows that come out."""
+        ...
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        """Return what becomes of the rows.
+
+        Raises:
+            OperatorError: names the step and what went wrong.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Select:
+    """Compute columns."""
+
+    where: str
+    columns: tuple[tuple[str, Column], ...]
+    schema: pa.Schema
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        arrays = [
+            _computed(self.where, column, table).cast(field.type) for (_, column), field in self._pairs()
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def _pairs(self) -> Sequence[tuple[tuple[str, Column], pa.Field]]:
+        return list(zip(self.columns, self.schema, strict=True))
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Keep rows for which a condition holds; null counts as false."""
+
+    where: str
+    condition: Column
+    schema: pa.Schema
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        return table.filter(_computed(self.where, self.condition, table), null_selection_behavior="drop")
+
+
+@dataclass(frozen=True)
+class MapRows:
+    """Call a function for every row; it returns one row, or several where `flat`."""
+
+    where: str
+    function: Callable[[Any], Any]
+    flat: bool
+    before: pa.Schema
+    schema: pa.Schema
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        made: list[Any] = []
+        for row in batch_to_rows(table, row_class(self.before)):
+            try:
+                given = self.function(row)
+                if self.flat:
+                    made.extend(given if given is not None else ())
+                else:
+                    made.append(given)
+            except Exception as error:
+                raise OperatorError(
+                    f"{self.where} failed for {row!r}: {type(error).__name__}: {error}"
+                ) from error
+        return pa.Table.from_batches([rows_to_batch(made, self.schema, self.where)], self.schema)
+
+
+@dataclass(frozen=True)
+class MapArrow:
+    """Call a function with tables of rows, of any number."""
+
+    where: str
+    function: Callable[[pa.Table], pa.Table]
+    schema: pa.Schema
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        if not table.num_rows:
+            return self.schema.empty_table()
+        try:
+            made = self.function(table)
+        except Exception as error:
+            raise OperatorError(f"{self.where} failed: {type(error).__name__}: {error}") from error
+        if isinstance(made, pa.RecordBatch):
+            made = pa.Table.from_batches([made])
+        if not isinstance(made, pa.Table):
+            raise OperatorError(
+                f"{self.where} returned {type(made).__name__}; it must return a pyarrow.Table."
+            )
+        try:
+            return made.select(self.schema.names).cast(self.schema)
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            raise OperatorError(f"{self.where} returned rows that do not fit its schema: {error}") from error
+
+
+def select_step(where: str, columns: Sequence[object], schema: pa.Schema) -> Select:
+    """Declare a selection of names and expressions.
+
+    Raises:
+        DeclarationError: nothing is selected, a column is unknown, a name appears twice or an expression has none.
+    """
+    given = list(columns[0]) if len(columns) == 1 and isinstance(columns[0], list | tuple) else list(columns)
+    if not given:
+        raise DeclarationError(f"{where} takes at least one column.")
+    named: list[tuple[str, Column]] = []
+    for one in given:
+        if isinstance(one, str) and one == "*":
+            named.extend((name, as_expression(name, where)) for name in schema.names)
+        else:
+            column = as_expression(one, where)
+            named.append((column.text, column))
+    names = [name for name, _ in named]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DeclarationError(
+            f"{where}: column '{twice}' appears twice; give one of them another name with alias(...)."
+        )
+    fields = [
+        pa.field(name, type_of(column, schema, where), _nullable(column, schema)) for name, column in named
+    ]
+    return Select(where, tuple(named), pa.schema(fields))
+
+
+def filter_step(where: str, condition: object, schema: pa.Schema) -> Filter:
+    """Declare a filter.
+
+    Raises:
+        DeclarationError: the condition is no boolean expression over these columns.
+    """
+    column = as_expression(condition, where)
+    found = type_of(column, schema, where)
+    if not pa.types.is_boolean(found):
+        raise DeclarationError(f"{where} takes a condition; {column.text} is of type {found}.")
+    return Filter(where, column, schema)
+
+
+def _nullable(column: Column, schema: pa.Schema) -> bool:
+    """Whether a column may be null: only one that is taken over as it is keeps saying that it is not."""
+    plain = column.columns == (column.text,) and column.named
+    return schema.field(column.text).nullable if plain else True
+
+
+def _computed(where: str, column: Column, table: pa.Table) -> pa.ChunkedArray:
+    try:
+        return evaluate(column, table)
+    except (pa.ArrowException, ValueError) as error:
+        raise OperatorError(
+            f"{where}: {column.text} cannot be computed: {str(error).splitlines()[0]}"
+        ) from error
