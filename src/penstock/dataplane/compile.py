@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
+
+import pyarrow as pa
 
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.logic.aggregates import AggregateSpec
@@ -13,7 +16,7 @@ from penstock.dataplane.logic.protocol import LogicSpec
 from penstock.dataplane.logic.rows import RowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import DeclarationError
-from penstock.topology.stream import Node
+from penstock.topology.stream import Feed, Node
 
 SINK = "sink"
 
@@ -25,21 +28,28 @@ def compile_program(node: Node, *, tasks: int, memory_bytes: int) -> Program:
         tasks: tasks of an operator that does not say how many cores it starts with.
     """
     nodes = _upstream_first(node)
-    edges = _edges(nodes, node)
-    stages: dict[str, StageSpec] = {}
-    consumers = {one.name: one for one in nodes}
-    for one in nodes:
-        stages[one.name] = _stage(one, edges, consumers, node, tasks)
-    producer = node.stage.name
-    stages[SINK] = StageSpec(
-        SINK, "sink", node.schema, inputs=[InputSpec(edges[(producer, SINK)], producer, node.schema)]
-    )
+    links = _links(nodes, node)
+    stages = {one.name: _stage(one, links, tasks) for one in nodes}
+    stages[SINK] = StageSpec(SINK, "sink", node.schema, inputs=_inputs(links, SINK))
     identity = {
         name: [spec.kind, str(spec.schema), spec.logic.identity() if spec.logic else None]
         for name, spec in stages.items()
     }
     code = hashlib.blake2b(json.dumps(identity, sort_keys=True, default=str).encode(), digest_size=8).digest()
     return Program(stages, memory_bytes, code)
+
+
+@dataclass(frozen=True)
+class _Link:
+    """One edge: rows of a stage, through stateless steps, to one input of another."""
+
+    edge: int
+    feed: Feed
+    consumer: str
+    schema: pa.Schema
+    slot: int
+    keys: tuple[str, ...]
+    shards: int
 
 
 def _upstream_first(node: Node) -> list[Node]:
@@ -53,27 +63,42 @@ def _upstream_first(node: Node) -> list[Node]:
             )
         if known is None:
             for given in one.inputs:
-                visit(given.stage)
+                for feed in given.feeds():
+                    visit(feed.stage)
             found[one.name] = one
 
-    visit(node.stage)
+    for feed in node.feeds():
+        visit(feed.stage)
     if SINK in found:
         raise DeclarationError(f"'{SINK}' is the name of the sink; give the {found[SINK].kind} another name.")
     return list(found.values())
 
 
-def _edges(nodes: list[Node], last: Node) -> dict[tuple[str, str], int]:
-    pairs = [(given.stage.name, one.name) for one in nodes for given in one.inputs]
-    return {pair: number for number, pair in enumerate([*pairs, (last.stage.name, SINK)])}
+def _links(nodes: list[Node], last: Node) -> list[_Link]:
+    """All edges, numbered in declared order, those to the sink last."""
+    ends = [
+        (feed, one.name, given.schema, slot, one.keys, one.shards)
+        for one in nodes
+        for slot, given in enumerate(one.inputs)
+        for feed in given.feeds()
+    ]
+    ends.extend((feed, SINK, last.schema, 0, (), 1) for feed in last.feeds())
+    return [_Link(edge, *end) for edge, end in enumerate(ends)]
 
 
-def _stage(
-    node: Node, edges: dict[tuple[str, str], int], consumers: dict[str, Node], last: Node, tasks: int
-) -> StageSpec:
+def _inputs(links: list[_Link], consumer: str) -> list[InputSpec]:
+    return [
+        InputSpec(link.edge, link.feed.stage.name, link.schema, link.slot)
+        for link in links
+        if link.consumer == consumer
+    ]
+
+
+def _stage(node: Node, links: list[_Link], tasks: int) -> StageSpec:
     out = [
-        _edge_spec(consumers.get(consumer), number, consumer, node, last)
-        for (producer, consumer), number in edges.items()
-        if producer == node.name
+        EdgeSpec(link.edge, link.keys, link.shards, link.consumer, steps=link.feed.steps)
+        for link in links
+        if link.feed.stage is node
     ]
     if not node.inputs:
         native = node.kind == "generate"
@@ -89,23 +114,13 @@ def _stage(
         node.name,
         "operator",
         node.schema,
-        inputs=[
-            InputSpec(edges[(given.stage.name, node.name)], given.stage.name, given.schema)
-            for given in node.inputs
-        ],
+        inputs=_inputs(links, node.name),
         edges=out,
         keys=node.keys,
         shards=node.shards,
         tasks=node.cores or tasks,
         logic=_logic(node),
     )
-
-
-def _edge_spec(consumer: Node | None, number: int, name: str, producer: Node, last: Node) -> EdgeSpec:
-    if consumer is None:
-        return EdgeSpec(number, (), 1, name, steps=last.steps)
-    given = next(one for one in consumer.inputs if one.stage is producer)
-    return EdgeSpec(number, consumer.keys, consumer.shards, name, steps=given.steps)
 
 
 def _logic(node: Node) -> LogicSpec:

@@ -24,6 +24,8 @@ class InputSpec:
     edge: int
     producer: str
     schema: pa.Schema
+    slot: int = 0
+    """Which input of the logic it is part of; the inputs of a union share one."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class StageSpec:
     generate: Generate | None = None
     ingested: bool = False
     """A source fed by a Structured Streaming query instead of by tasks."""
+
+    @property
+    def slots(self) -> int:
+        """How many inputs the logic has."""
+        return 1 + max((given.slot for given in self.inputs), default=-1)
 
 
 @dataclass(frozen=True)

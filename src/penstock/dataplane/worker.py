@@ -248,24 +248,28 @@ class Worker:
 
     def _run(self, task: Task, work: messages.Work) -> tuple[int, pa.Table]:
         assert task.logic is not None
-        inputs = [self._read_input(task, work, number) for number in range(len(task.spec.inputs))]
+        inputs = [self._read_input(task, work, slot) for slot in range(task.spec.slots)]
         rows_in = sum(given.rows.num_rows for given in inputs)
         if rows_in == 0:
             return 0, task.spec.schema.empty_table()
         return rows_in, task.logic.run(EpochInput(work.epoch, work.time_us, inputs))
 
-    def _read_input(self, task: Task, work: messages.Work, number: int) -> ShardedRows:
-        schema = task.spec.inputs[number].schema
+    def _read_input(self, task: Task, work: messages.Work, slot: int) -> ShardedRows:
+        """The rows of one input of the logic: those of each channel that belongs to it, in declared order."""
         slices: list[Slice] = []
-        for group in work.groups:
-            wanted = records.unpack_u16(group.shards)
-            for piece in group.pieces:
-                if piece.input == number:
-                    found = [
-                        read_segment(self._disk, self._identity.checkpoint, at, schema)
-                        for at in piece.segments
-                    ]
-                    slices.extend(slice_pieces(found, wanted, piece.start, piece.end))
+        schema = next(given.schema for given in task.spec.inputs if given.slot == slot)
+        for number, given in enumerate(task.spec.inputs):
+            if given.slot != slot:
+                continue
+            for group in work.groups:
+                wanted = records.unpack_u16(group.shards)
+                for piece in group.pieces:
+                    if piece.input == number:
+                        found = [
+                            read_segment(self._disk, self._identity.checkpoint, at, given.schema)
+                            for at in piece.segments
+                        ]
+                        slices.extend(slice_pieces(found, wanted, piece.start, piece.end))
         return join_slices(slices, schema, getattr(task.logic, "wants_shard_order", True))
 
     def _write_snapshots(self, task: Task, shards: U16) -> list[records.Snapshot]:

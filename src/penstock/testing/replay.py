@@ -169,7 +169,7 @@ class _Operator:
             self._compare_snapshots(record, part)
         took = compared = 0
         for part in record.parts:
-            inputs = [self._input(record, part, number) for number in range(len(self._spec.inputs))]
+            inputs = [self._input(record, part, slot) for slot in range(self._spec.slots)]
             rows = sum(given.rows.num_rows for given in inputs)
             if rows != part.rows_in:
                 self._fault(record, f"task {part.task} worked on {part.rows_in} rows, its ranges hold {rows}")
@@ -183,17 +183,17 @@ class _Operator:
             took, compared = took + rows, compared + len(delta.shards)
         return took, compared
 
-    def _input(self, record: Record, part: TaskPart, number: int) -> ShardedRows:
-        """The rows of one task's shards on one input, shard by shard, in the order the channel fixes."""
-        given = self._spec.inputs[number]
+    def _input(self, record: Record, part: TaskPart, slot: int) -> ShardedRows:
+        """The rows of one task's shards on one input of its logic, shard by shard, in the order the channels fix."""
         mine = set(unpack_u16(part.shards).tolist())
         pieces: dict[int, list[pa.RecordBatch]] = {}
-        for group in record.groups:
-            shards = [shard for shard in unpack_u16(group.shards).tolist() if shard in mine]
-            for taken in group.ranges:
-                if taken.edge == given.edge:
-                    for shard, batch in self._rows_of(taken, shards, given.schema):
-                        pieces.setdefault(shard, []).append(batch)
+        for given in (one for one in self._spec.inputs if one.slot == slot):
+            for group in record.groups:
+                shards = [shard for shard in unpack_u16(group.shards).tolist() if shard in mine]
+                for taken in group.ranges:
+                    if taken.edge == given.edge:
+                        for shard, batch in self._rows_of(taken, shards, given.schema):
+                            pieces.setdefault(shard, []).append(batch)
         shards = sorted(pieces)
         counts = [sum(batch.num_rows for batch in pieces[shard]) for shard in shards]
         table = pa.Table.from_batches([batch for shard in shards for batch in pieces[shard]], given.schema)

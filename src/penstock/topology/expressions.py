@@ -42,9 +42,10 @@ class Column:
         """Name the result."""
         return Column(name, self.compute, self.columns, True)
 
-    def cast(self, dataType: object) -> Column:
+    def cast(self, dataType: Any) -> Column:
         """Convert to another type; a value that does not fit is an error."""
-        target = parse_type(dataType, f"cast of {self.text}")
+        ddl = dataType if isinstance(dataType, str) else dataType.simpleString()  # a DataType of Spark
+        target = parse_type(ddl, f"cast of {self.text}")
         return _call(f"CAST({self.text} AS {target})", lambda value: pc.cast(value, target), self)
 
     astype = cast

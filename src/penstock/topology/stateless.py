@@ -146,6 +146,11 @@ def select_step(where: str, columns: Sequence[object], schema: pa.Schema) -> Sel
     return Select(where, tuple(named), pa.schema(fields))
 
 
+def retype_step(where: str, names: Sequence[str], before: pa.Schema, after: pa.Schema) -> Select:
+    """Declare that the same columns go on under a schema that differs in what may be null."""
+    return Select(where, tuple((name, as_expression(name, where)) for name in names), after)
+
+
 def filter_step(where: str, condition: object, schema: pa.Schema) -> Filter:
     """Declare a filter.
 

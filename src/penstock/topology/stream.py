@@ -20,7 +20,7 @@ from penstock.topology.expressions import as_expression
 from penstock.topology.expressions import col as column
 from penstock.topology.keytypes import check_key_columns
 from penstock.topology.schema import parse_schema
-from penstock.topology.stateless import FusedStep, MapArrow, MapRows, filter_step, select_step
+from penstock.topology.stateless import FusedStep, MapArrow, MapRows, filter_step, retype_step, select_step
 from penstock.topology.states import StateSpec, check_states
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Node:
 
     name: str
     kind: str
-    """generate | dataframe | rows | arrow | aggregate | stateless"""
+    """generate | dataframe | rows | arrow | aggregate | stateless | union"""
     schema: pa.Schema
     inputs: tuple[Node, ...] = ()
     keys: tuple[str, ...] = ()
@@ -55,17 +55,21 @@ class Node:
     step: FusedStep | None = None
     """Of a stateless node: what it does to the rows of its one input, inside the stage that makes them."""
 
-    @property
-    def stage(self) -> Node:
-        """The stage that the rows come from: this node, or the one its stateless steps are fused into."""
-        return self.inputs[0].stage if self.kind == "stateless" else self
+    def feeds(self) -> tuple[Feed, ...]:
+        """Where the rows come from, in declared order: stages, and what happens to their rows on the way here."""
+        if self.kind == "union":
+            return tuple(feed for given in self.inputs for feed in given.feeds())
+        if self.kind == "stateless" and self.step is not None:
+            return tuple(Feed(feed.stage, (*feed.steps, self.step)) for feed in self.inputs[0].feeds())
+        return (Feed(self, ()),)
 
-    @property
-    def steps(self) -> tuple[FusedStep, ...]:
-        """The stateless steps between that stage and here, in order."""
-        if self.kind != "stateless" or self.step is None:
-            return ()
-        return (*self.inputs[0].steps, self.step)
+
+@dataclass(frozen=True)
+class Feed:
+    """One stage that a node takes rows from, with the stateless steps fused into it."""
+
+    stage: Node
+    steps: tuple[FusedStep, ...]
 
 
 class Stream:
@@ -140,6 +144,56 @@ class Stream:
 
     where = filter
 
+    def union(self, other: Stream) -> Stream:
+        """Put the rows of two streams together; columns go by position, as in Spark, and keep the names of the first.
+
+        Rows of one key keep the order they have in each stream; between the two, the first goes first within an epoch.
+
+        Raises:
+            DeclarationError: the streams have different types, or `other` is no stream.
+        """
+        where = self._where("union")
+        theirs = _stream(other, where)
+        if [field.type for field in theirs.schema] != [field.type for field in self.schema]:
+            raise DeclarationError(
+                f"{where}: the streams have different columns, {_shown(self.schema)} and {_shown(theirs.schema)}; "
+                "select the same types in the same order first."
+            )
+        return self._merge(
+            theirs, [column(theirs.columns[at]).alias(name) for at, name in enumerate(self.columns)]
+        )
+
+    unionAll = union
+
+    def unionByName(self, other: Stream) -> Stream:
+        """Put the rows of two streams together; columns go by name.
+
+        Raises:
+            DeclarationError: a column is missing on one side, or has another type there.
+        """
+        where = self._where("unionByName")
+        theirs = _stream(other, where)
+        mine = {field.name: field.type for field in self.schema}
+        if mine != {field.name: field.type for field in theirs.schema}:
+            raise DeclarationError(
+                f"{where}: the streams have different columns, {_shown(self.schema)} and {_shown(theirs.schema)}; "
+                "select the same names and types first."
+            )
+        return self._merge(theirs, list(self.columns))
+
+    def _merge(self, other: Stream, columns: list[Any]) -> Stream:
+        fields = [
+            pa.field(mine.name, mine.type, mine.nullable or theirs.nullable)
+            for mine, theirs in zip(self.schema, other.select(*columns).schema, strict=True)
+        ]
+        schema = pa.schema(fields)
+        mine = self._step(retype_step(self._where("union"), self.columns, self.schema, schema))
+        theirs = other.select(*columns)
+        theirs = theirs._step(retype_step(self._where("union"), self.columns, theirs.schema, schema))
+        return Stream(
+            Node(f"{self._node.name}_union_{other.node.name}", "union", schema, (mine.node, theirs.node))
+        )
+
     def map(self, function: Callable[[Any], Any], *, schema: object) -> Stream:
         """Call `function(row)` for every row; it returns one row (a tuple, dict or named tuple) of `schema`."""
         return self._map_rows("map", function, schema, False)
@@ -163,10 +217,10 @@ class Stream:
         return self._step(MapRows(where, _callable(function, where), flat, self._node.schema, parsed))
 
     def _step(self, step: FusedStep) -> Stream:
-        return Stream(Node(self._node.stage.name, "stateless", step.schema, (self._node,), step=step))
+        return Stream(Node(self._node.name, "stateless", step.schema, (self._node,), step=step))
 
     def _where(self, what: str) -> str:
-        return f"{what}(...) after '{self._node.stage.name}'"
+        return f"{what}(...) after '{self._node.name}'"
 
     @property
     def writeStream(self) -> StreamWriter:
@@ -336,3 +390,13 @@ def _callable(function: Callable[..., Any], where: str) -> Callable[..., Any]:
     if not callable(function):
         raise DeclarationError(f"{where} takes a function, not {function!r}.")
     return function
+
+
+def _stream(given: object, where: str) -> Stream:
+    if not isinstance(given, Stream):
+        raise DeclarationError(f"{where} takes a stream, not {given!r}.")
+    return given
+
+
+def _shown(schema: pa.Schema) -> str:
+    return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"

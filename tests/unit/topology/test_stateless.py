@@ -25,7 +25,8 @@ def source() -> penstock.Stream:
 
 
 def through(stream: penstock.Stream, table: pa.Table) -> list[dict[str, Any]]:
-    for step in stream.node.steps:
+    (feed,) = stream.node.feeds()
+    for step in feed.steps:
         table = step.apply(table)
     return table.to_pylist()
 
@@ -119,3 +120,37 @@ def test_two_steps_of_one_source_feed_two_operators_in_a_row() -> None:
     program = compile_program(second.node, tasks=1, memory_bytes=1 << 20)
     assert program.stages["second"].inputs[0].schema.names == ["k", "count", "parity"]
     assert program.stages["first"].edges[0].keys == ("parity",)
+
+
+def test_a_union_takes_the_rows_of_both_and_a_run_of_it_replays(tmp_path: Path) -> None:
+    rows = source()
+    low, high = rows.filter(col("k") < 10), rows.filter(col("k") >= 20).select("id", col("k").alias("key"))
+    both = low.union(high).withColumn("g", col("k") % 3)
+    counted = both.groupBy("g").agg(penstock.count(), penstock.last("id"), name="counted", shards=4, cores=2)
+    program = compile_program(counted.node, tasks=2, memory_bytes=1 << 20)
+    assert [given.producer for given in program.stages["counted"].inputs] == ["source", "source"]
+    assert program.stages["counted"].slots == 1
+    driver = Driver(
+        fast_disk(), str(tmp_path / "cp"), program, KEPT, 1, str(tmp_path / "node"), rows=ROWS, rate=4_000.0
+    )
+    driver.run_until(lambda: driver.engine.chains["counted"].epoch > 3)
+    driver.kill(driver.live_leases()[0])
+    assert driver.run_until("drained", 30.0), driver.failed
+    model: dict[int, int] = {}
+    for number in range(ROWS):
+        if key_of(number) < 10 or key_of(number) >= 20:
+            model[key_of(number) % 3] = model.get(key_of(number) % 3, 0) + 1
+    assert {row["g"]: row["count"] for row in driver.sink.rows()} == model
+    driver.stop()
+    check_schedule(driver.checkpoint, program, complete=True)
+    assert replay(driver.checkpoint, program).rows > 0
+
+
+def test_streams_that_do_not_fit_are_not_put_together() -> None:
+    with pytest.raises(penstock.DeclarationError, match="different columns"):
+        source().union(source().select("id"))
+    with pytest.raises(penstock.DeclarationError, match="same names and types"):
+        source().unionByName(source().withColumnRenamed("k", "key"))
+    with pytest.raises(penstock.DeclarationError, match="takes a stream"):
+        source().union(3)  # type: ignore[arg-type]
+    assert source().unionByName(source().select("k", "id")).columns == ["id", "k"]
