@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.logic.aggregates import AggregateSpec
 from penstock.dataplane.logic.arrow import ArrowLogicSpec
+from penstock.dataplane.logic.cogrouped import CogroupedLogicSpec
 from penstock.dataplane.logic.protocol import LogicSpec
 from penstock.dataplane.logic.rows import RowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
@@ -77,7 +78,7 @@ def _upstream_first(node: Node) -> list[Node]:
 def _links(nodes: list[Node], last: Node) -> list[_Link]:
     """All edges, numbered in declared order, those to the sink last."""
     ends = [
-        (feed, one.name, given.schema, slot, one.keys, one.shards)
+        (feed, one.name, given.schema, slot, one.right_keys if slot else one.keys, one.shards)
         for one in nodes
         for slot, given in enumerate(one.inputs)
         for feed in given.feeds()
@@ -127,6 +128,9 @@ def _logic(node: Node) -> LogicSpec:
     if node.kind == "aggregate":
         return AggregateSpec.declare(node.aggregates, node.keys, node.inputs[0].schema, node.name)
     assert node.function is not None
+    if node.kind == "cogrouped":
+        right = node.inputs[1].schema
+        return CogroupedLogicSpec(node.function, node.schema, node.right_keys, right, dict(node.states or {}))
     if node.kind == "rows":
         return RowLogicSpec(node.function, node.schema, dict(node.states or {}))
     return ArrowLogicSpec(node.function, node.schema, dict(node.states or {}))

@@ -39,7 +39,7 @@ class Node:
 
     name: str
     kind: str
-    """generate | dataframe | rows | arrow | aggregate | stateless | union"""
+    """generate | dataframe | rows | arrow | aggregate | cogrouped | stateless | union"""
     schema: pa.Schema
     inputs: tuple[Node, ...] = ()
     keys: tuple[str, ...] = ()
@@ -52,6 +52,8 @@ class Node:
     limit: int | None = None
     dataframe: Any = None
     stamp: str | None = None
+    right_keys: tuple[str, ...] = ()
+    """Of a cogrouped operator: the key columns of its second input."""
     step: FusedStep | None = None
     """Of a stateless node: what it does to the rows of its one input, inside the stage that makes them."""
 
@@ -301,6 +303,24 @@ class GroupedStream:
         returns an Arrow table."""
         return self._function("arrow", function, schema, state, name, shards, cores)
 
+    def cogroup(self, other: GroupedStream) -> CogroupedStream:
+        """Bring the rows of two streams together by key; the key columns go by position and must have the same types.
+
+        Raises:
+            DeclarationError: the keys differ in number or type.
+        """
+        where = f"cogroup(...) of '{self._node.name}'"
+        if not isinstance(other, GroupedStream):
+            raise DeclarationError(f"{where} takes another groupBy(...), not {other!r}.")
+        mine = [self._node.schema.field(name).type for name in self._keys]
+        theirs = [other._node.schema.field(name).type for name in other._keys]
+        if mine != theirs:
+            raise DeclarationError(
+                f"{where} and '{other._node.name}': the keys have different types, {', '.join(map(str, mine))} and "
+                f"{', '.join(map(str, theirs))}; cast one side with withColumn(...)."
+            )
+        return CogroupedStream(self, other)
+
     def _function(
         self,
         kind: str,
@@ -327,7 +347,50 @@ class GroupedStream:
             )
         if cores is not None and (not isinstance(cores, int) or cores < 1):
             raise DeclarationError(f"operator '{name}': cores must be a positive number, not {cores!r}.")
-        return Stream(Node(name, kind, schema, (self._node,), self._keys, shards, cores, **more))
+        inputs = more.pop("inputs", (self._node,))
+        return Stream(Node(name, kind, schema, inputs, self._keys, shards, cores, **more))
+
+
+class CogroupedStream:
+    """Rows of two streams, keyed alike, waiting for an operator."""
+
+    def __init__(self, left: GroupedStream, right: GroupedStream) -> None:
+        self._left = left
+        self._right = right
+
+    def apply_rows(
+        self,
+        function: Callable[..., Any],
+        *,
+        schema: object,
+        state: Mapping[str, StateSpec] | None = None,
+        name: str | None = None,
+        shards: int = DEFAULT_SHARDS,
+        cores: int | None = None,
+    ) -> Stream:
+        """Call `function(key, left rows, right rows, state)` once per key and epoch, for keys that have rows on either
+        side; it returns output rows or None.
+
+        What arrives together depends on load: keep in `state` what has to meet rows of later epochs.
+
+        Args:
+            schema, state, name, shards, cores: as of `GroupedStream.apply_rows`.
+        """
+        keys, right = self._left._keys, self._right
+        if not callable(function):
+            raise DeclarationError(f"apply_rows(...) takes a function, not {function!r}.")
+        operator = _operator_name(name, getattr(function, "__name__", "cogrouped"), keys)
+        return self._left._operator(
+            operator,
+            "cogrouped",
+            parse_schema(schema, f"schema of operator '{operator}'"),
+            shards,
+            cores,
+            inputs=(self._left._node, right._node),
+            right_keys=right._keys,
+            function=function,
+            states=check_states(state or {}, operator),
+        )
 
 
 def generate(
