@@ -20,7 +20,7 @@ from penstock.topology import writer as _writer
 from penstock.topology.aggregates import count, last, max, mean, min, sum, top_n
 from penstock.topology.expressions import Column, coalesce, col, lit, when
 from penstock.topology.states import ListState, MapState, ValueState
-from penstock.topology.stream import Stream, generate
+from penstock.topology.stream import Stream, from_rows, generate
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ __all__ = [
     "col",
     "count",
     "from_dataframe",
+    "from_rows",
     "generate",
     "last",
     "lit",

@@ -251,6 +251,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
             shell.engine.set_arrivals(node.name, Arrivals(node.rate, node.limit))
         else:
             query._ingests.append(Ingest(shell, node.name, node.dataframe, node.schema, node.stamp))
+    shell.ends_when_drained = all(node.bounded for node in _sources(declared.node))
     try:
         shell.start()
         for ingest in query._ingests:

@@ -105,6 +105,8 @@ class SparkShell(Listener):
         self._finishing = threading.Lock()
         self._office_due = threading.Event()
         self._had_leases = False
+        self.ends_when_drained = False
+        """Whether all sources are bounded, so that the query is over when everything went through."""
         self.lease_pids: dict[str, int] = {}
         """Process of each lease that is held, for tests and for people who look for a process."""
         self._slots = 0
@@ -339,6 +341,9 @@ class SparkShell(Listener):
             self._tolerantly(self._beat)
             self._check_capacity()
             self._mention_slow_epochs()
+        if self.ends_when_drained and self.hub.ask(self.engine.drained):
+            self._finish(None)
+            return
         if now - self._cleaned_at > CLEANUP_INTERVAL_S and not self._settings.retain_all:
             self._cleaned_at = now
             self._tolerantly(self._list_for_cleanup)

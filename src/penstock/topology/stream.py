@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, OperatorError
 from penstock.topology.aggregates import Aggregate, count, output_schema
+from penstock.topology.batches import rows_to_batch
 from penstock.topology.expressions import as_expression
 from penstock.topology.expressions import col as column
 from penstock.topology.keytypes import check_key_columns
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SHARDS = 256
 MAX_SHARDS = 4096
+_AT_ONCE_PER_S = 1e12
+"""Rate at which the rows of a bounded source arrive: all are there."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}$")
 
 Rate = float | Sequence[tuple[float, float]]
@@ -52,6 +55,8 @@ class Node:
     limit: int | None = None
     dataframe: Any = None
     stamp: str | None = None
+    bounded: bool = False
+    """Of a source: it ends, and a query whose sources all do ends by itself after them."""
     right_keys: tuple[str, ...] = ()
     """Of a cogrouped operator: the key columns of its second input."""
     step: FusedStep | None = None
@@ -431,6 +436,56 @@ def generate(
         raise DeclarationError(f"source '{name}': limit must be a number of rows, not {limit!r}.")
     parsed = parse_schema(schema, f"schema of source '{name}'")
     return Stream(Node(name, "generate", parsed, function=function, rate=steps, limit=limit))
+
+
+def from_rows(rows: object, *, schema: object = None, name: str = "source") -> Stream:
+    """Take rows that are there as a bounded source; a query over bounded sources alone ends by itself.
+
+    Args:
+        rows: a list of tuples, dicts or named tuples, with `schema`; or a `pyarrow.Table` or pandas DataFrame.
+        schema: of the rows, as DDL string, StructType or Arrow schema; a table's own where it is not given.
+
+    Raises:
+        DeclarationError: the rows do not fit the schema, or a list comes without one.
+    """
+    check_name(name, "source")
+    table = _table_of(rows, schema, name)
+
+    def take(offset: int, count: int) -> pa.RecordBatch:
+        cut = table.slice(offset, count).combine_chunks().to_batches()
+        return cut[0] if cut else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+    steps = ((0.0, _AT_ONCE_PER_S),)
+    return Stream(
+        Node(name, "generate", table.schema, function=take, rate=steps, limit=table.num_rows, bounded=True)
+    )
+
+
+def _table_of(rows: object, schema: object, name: str) -> pa.Table:
+    what = f"schema of source '{name}'"
+    if type(rows).__module__.startswith("pandas."):
+        rows = pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pa.Table):
+        wanted = parse_schema(rows.schema if schema is None else schema, what)
+        try:
+            return rows.select(wanted.names).cast(wanted)
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            raise DeclarationError(f"source '{name}': its rows do not fit its schema: {error}") from error
+    if not isinstance(rows, list | tuple):
+        raise DeclarationError(
+            f"source '{name}': from_rows(...) takes a list of rows or a table, not {type(rows).__name__}."
+        )
+    if schema is None:
+        raise DeclarationError(
+            f"source '{name}': from_rows(...) of a list needs schema=, for example schema='user long'."
+        )
+    wanted = parse_schema(schema, what)
+    try:
+        return pa.Table.from_batches([rows_to_batch(list(rows), wanted, name)], wanted)
+    except OperatorError as error:
+        raise DeclarationError(f"source '{name}': its rows do not fit its schema: {error}") from error
 
 
 def check_name(name: object, what: str) -> str:

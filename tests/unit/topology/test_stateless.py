@@ -154,3 +154,31 @@ def test_streams_that_do_not_fit_are_not_put_together() -> None:
     with pytest.raises(penstock.DeclarationError, match="takes a stream"):
         source().union(3)  # type: ignore[arg-type]
     assert source().unionByName(source().select("k", "id")).columns == ["id", "k"]
+
+
+def test_rows_that_are_there_make_a_bounded_source(tmp_path: Path) -> None:
+    rows = penstock.from_rows(
+        [("a", 1), {"user": "b", "n": 2}, ("a", 3)], schema="user string, n long", name="given"
+    )
+    totals = rows.groupBy("user").agg(penstock.sum("n").alias("total"), name="totals", shards=4)
+    assert totals.node.inputs[0].bounded
+    program = compile_program(totals.node, tasks=1, memory_bytes=1 << 20)
+    driver = Driver(
+        fast_disk(), str(tmp_path / "cp"), program, KEPT, 1, str(tmp_path / "node"), rows=3, rate=1e12
+    )
+    assert driver.run_until("drained", 10.0), driver.failed
+    assert {row["user"]: row["total"] for row in driver.sink.rows()} == {"a": 4, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "said"),
+    [
+        ([(1,)], None, "needs schema="),
+        ([("x",)], "n long", "do not fit its schema"),
+        (3, "n long", "a list of rows or a table"),
+        (pa.table({"m": [1]}), "n long", "do not fit its schema"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_at_once(rows: object, schema: object, said: str) -> None:
+    with pytest.raises(penstock.DeclarationError, match=said):
+        penstock.from_rows(rows, schema=schema)
