@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.logic.grouping import Groups, group_by_key
-from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
+from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec, ShardedRows
 from penstock.dataplane.logic.rows import operator_error, states_identity
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
@@ -29,7 +29,7 @@ CogroupedFunction = Callable[[Any, list[Any], list[Any], KeyState], "Iterable[An
 
 
 @dataclass(frozen=True)
-class CogroupedLogicSpec:
+class CogroupedLogicSpec(PlainSpec):
     """A function of two inputs with its output schema and states, as declared."""
 
     fn: CogroupedFunction
@@ -47,7 +47,7 @@ class CogroupedLogicSpec:
         return {"kind": "cogrouped", **states_identity(self.schema, self.states)}
 
 
-class CogroupedLogic:
+class CogroupedLogic(PlainLogic):
     """A function of two inputs inside one task."""
 
     def __init__(

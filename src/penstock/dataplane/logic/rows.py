@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.logic.grouping import group_by_key
-from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
+from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec, ShardedRows
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.errors import OperatorError, PenstockError
@@ -33,7 +33,7 @@ RowFunction = Callable[[Any, list[Any], KeyState], "Iterable[Any] | None"]
 
 
 @dataclass(frozen=True)
-class RowLogicSpec:
+class RowLogicSpec(PlainSpec):
     """A row function with its output schema and states, as declared."""
 
     fn: RowFunction
@@ -54,7 +54,7 @@ def states_identity(schema: pa.Schema, states: Mapping[str, StateSpec]) -> dict[
     return {"schema": ddl_of(schema), "states": [[name, spec.identity()] for name, spec in states.items()]}
 
 
-class RowLogic:
+class RowLogic(PlainLogic):
     """A row function inside one task."""
 
     def __init__(
