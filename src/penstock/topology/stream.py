@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -23,8 +23,10 @@ from penstock.topology.keytypes import check_key_columns
 from penstock.topology.schema import parse_schema
 from penstock.topology.stateless import FusedStep, MapArrow, MapRows, filter_step, retype_step, select_step
 from penstock.topology.states import StateSpec, check_states
+from penstock.topology.windows import Window, split_grouping
 
 if TYPE_CHECKING:
+    from penstock.topology.windowed import WindowedStream
     from penstock.topology.writer import StreamWriter
 
 DEFAULT_SHARDS = 256
@@ -42,7 +44,7 @@ class Node:
 
     name: str
     kind: str
-    """generate | dataframe | rows | arrow | aggregate | cogrouped | stateless | union"""
+    """generate | dataframe | rows | arrow | aggregate | windowed | cogrouped | stateless | union"""
     schema: pa.Schema
     inputs: tuple[Node, ...] = ()
     keys: tuple[str, ...] = ()
@@ -59,6 +61,12 @@ class Node:
     """Of a source: it ends, and a query whose sources all do ends by itself after them."""
     right_keys: tuple[str, ...] = ()
     """Of a cogrouped operator: the key columns of its second input."""
+    window: Window | None = None
+    """Of a windowed operator: what it groups by beside its keys."""
+    window_at: int = 0
+    """Place of the window among the grouping columns."""
+    output_mode: str | None = None
+    """Of a windowed operator: append or update; append where it is not settled."""
     step: FusedStep | None = None
     """Of a stateless node: what it does to the rows of its one input, inside the stage that makes them."""
 
@@ -99,8 +107,14 @@ class Stream:
     def columns(self) -> list[str]:
         return list(self._node.schema.names)
 
-    def groupBy(self, *columns: str) -> GroupedStream:
-        """Key the rows by one or several columns.
+    @overload
+    def groupBy(self, *columns: str) -> GroupedStream: ...
+
+    @overload
+    def groupBy(self, *columns: str | Window) -> WindowedStream: ...
+
+    def groupBy(self, *columns: str | Window) -> GroupedStream | WindowedStream:
+        """Key the rows by one or several columns; one of them may be a window, `penstock.window("ts", "5 minutes")`.
 
         Keys compare as Spark's do: NaN equals NaN, -0.0 equals 0.0, time stamps in UTC. A null in a key
         column ends the query with an error.
@@ -108,8 +122,18 @@ class Stream:
         Raises:
             DeclarationError: a column is unknown, or of a type that cannot be a key.
         """
+        if any(isinstance(column, Window) for column in columns):
+            return self._windowed(columns)
         names = check_key_columns(self._node.schema, columns, self._node.name)
         return GroupedStream(self._node, names)
+
+    def _windowed(self, columns: Sequence[str | Window]) -> WindowedStream:
+        from penstock.topology.windowed import WindowedStream
+
+        window, place = split_grouping(columns, self._node.schema, self._node.name)
+        plain = [column for column in columns if not isinstance(column, Window)]
+        names = check_key_columns(self._node.schema, plain, self._node.name) if plain else ()
+        return WindowedStream(self._node, names, window, place)
 
     def select(self, *columns: object) -> Stream:
         """Compute columns: names, or expressions of `penstock.col`; "*" stands for all there are.
@@ -264,7 +288,7 @@ class GroupedStream:
             shards: hash buckets of its keys; fixed for the life of the checkpoint.
             cores: tasks it starts with; all cores of the machine when not given.
         """
-        operator = _operator_name(name, "agg", self._keys)
+        operator = operator_name(name, "agg", self._keys)
         schema = output_schema(aggregates, self._keys, self._node.schema, operator)
         return self._operator(operator, "aggregate", schema, shards, cores, aggregates=tuple(aggregates))
 
@@ -338,7 +362,7 @@ class GroupedStream:
     ) -> Stream:
         if not callable(function):
             raise DeclarationError(f"apply_{kind}(...) takes a function, not {function!r}.")
-        operator = _operator_name(name, getattr(function, "__name__", kind), self._keys)
+        operator = operator_name(name, getattr(function, "__name__", kind), self._keys)
         states = check_states(state or {}, operator)
         parsed = parse_schema(schema, f"schema of operator '{operator}'")
         return self._operator(operator, kind, parsed, shards, cores, function=function, states=states)
@@ -384,7 +408,7 @@ class CogroupedStream:
         keys, right = self._left._keys, self._right
         if not callable(function):
             raise DeclarationError(f"apply_rows(...) takes a function, not {function!r}.")
-        operator = _operator_name(name, getattr(function, "__name__", "cogrouped"), keys)
+        operator = operator_name(name, getattr(function, "__name__", "cogrouped"), keys)
         return self._left._operator(
             operator,
             "cogrouped",
@@ -497,7 +521,8 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
-def _operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
+def operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
+    """Return the name of an operator: the one given, or one made of what it does and its keys."""
     if name is not None:
         return check_name(name, "operator")
     made = re.sub(r"[^A-Za-z0-9_]", "_", f"{default}_by_{'_'.join(keys)}").lstrip("_0123456789")[:60]
