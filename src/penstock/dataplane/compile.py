@@ -15,9 +15,11 @@ from penstock.dataplane.logic.arrow import ArrowLogicSpec
 from penstock.dataplane.logic.cogrouped import CogroupedLogicSpec
 from penstock.dataplane.logic.protocol import LogicSpec
 from penstock.dataplane.logic.rows import RowLogicSpec
+from penstock.dataplane.logic.windows import WindowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import DeclarationError
 from penstock.topology.stream import Feed, Node
+from penstock.topology.windows import APPEND
 
 SINK = "sink"
 
@@ -127,6 +129,8 @@ def _stage(node: Node, links: list[_Link], tasks: int) -> StageSpec:
 def _logic(node: Node) -> LogicSpec:
     if node.kind == "aggregate":
         return AggregateSpec.declare(node.aggregates, node.keys, node.inputs[0].schema, node.name)
+    if node.kind == "windowed":
+        return _window_logic(node)
     assert node.function is not None
     if node.kind == "cogrouped":
         right = node.inputs[1].schema
@@ -134,3 +138,18 @@ def _logic(node: Node) -> LogicSpec:
     if node.kind == "rows":
         return RowLogicSpec(node.function, node.schema, dict(node.states or {}))
     return ArrowLogicSpec(node.function, node.schema, dict(node.states or {}))
+
+
+def _window_logic(node: Node) -> WindowLogicSpec:
+    assert node.window is not None
+    types = tuple(one.input_type(node.inputs[0].schema, node.name) for one in node.aggregates)
+    return WindowLogicSpec(
+        node.window,
+        node.window_at,
+        node.schema,
+        node.output_mode or APPEND,
+        node.aggregates,
+        types,
+        node.function,
+        dict(node.states or {}),
+    )

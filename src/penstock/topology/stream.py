@@ -108,7 +108,7 @@ class Stream:
         return list(self._node.schema.names)
 
     @overload
-    def groupBy(self, *columns: str) -> GroupedStream: ...
+    def groupBy(self, *columns: str) -> GroupedStream: ...  # type: ignore[overload-overlap]
 
     @overload
     def groupBy(self, *columns: str | Window) -> WindowedStream: ...

@@ -84,9 +84,7 @@ class WindowedStream:
         parsed = parse_schema(schema, f"schema of operator '{operator}'")
         return self._operator(operator, parsed, shards, cores, function=function, states=states)
 
-    def _operator(
-        self, name: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any
-    ) -> Stream:
+    def _operator(self, name: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any) -> Stream:
         # Without key columns all windows are in one shard: at any moment most rows belong to one window anyway.
         shards, cores = (shards, cores) if self._keys else (1, 1)
         grouped = GroupedStream(self._node, self._keys)
