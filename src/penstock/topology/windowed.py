@@ -12,7 +12,7 @@ from penstock.errors import DeclarationError
 from penstock.topology.aggregates import Aggregate, count, output_schema
 from penstock.topology.schema import parse_schema
 from penstock.topology.states import StateSpec, check_states
-from penstock.topology.stream import DEFAULT_SHARDS, GroupedStream, Node, Stream, operator_name
+from penstock.topology.stream import DEFAULT_SHARDS, GroupedStream, Node, Ring, Stream, operator_name
 from penstock.topology.windows import Window, check_output_mode
 
 
@@ -103,25 +103,30 @@ def resolve_output_mode(node: Node, mode: str | None) -> Node:
         DeclarationError: an operator cannot have the mode, or has no watermark and needs one.
     """
     done: dict[int, Node] = {}
+    rings: list[tuple[Ring, Node]] = []
 
     def visit(one: Node, own: str | None) -> Node:
-        if id(one) not in done:
-            passed = own if one.kind in ("stateless", "union") else None
-            inputs = tuple(visit(given, passed) for given in one.inputs)
-            changed = one
-            if any(new is not old for new, old in zip(inputs, one.inputs, strict=True)):
-                changed = replace(one, inputs=inputs)
-            if one.kind == "windowed" and one.window is not None:
-                event_time = event_time_of(one.inputs[0])
-                settled = check_output_mode(one.name, one.window, bool(one.aggregates), own, event_time)
-                changed = replace(changed, output_mode=settled)
-            done[id(one)] = changed
-        return done[id(one)]
+        if id(one) in done:
+            return done[id(one)]
+        passed = own if one.kind in ("stateless", "union") else None
+        inputs = tuple(visit(given, passed) for given in one.inputs)
+        changed = _settled(replace(one, inputs=inputs), own)
+        if one.ring is not None and one.ring.fed is not None:
+            rings.append((Ring(), one.ring.fed))
+            changed = replace(changed, ring=rings[-1][0])
+        done[id(one)] = changed
+        return changed
 
-    return visit(node, mode)
+    found = visit(node, mode)
+    while rings:  # only now, when all that a loop goes through is known
+        ring, fed = rings.pop()
+        ring.fed = visit(fed, None)
+    return found if any(one.kind == "windowed" for one in done.values()) else node
 
 
-def event_time_of(node: Node) -> str | None:
-    """Return the column with the watermark that reaches a node's output."""
-    found: str | None = getattr(node, "event_time", None)
-    return found
+def _settled(node: Node, mode: str | None) -> Node:
+    if node.kind != "windowed" or node.window is None:
+        return node
+    event_time = node.inputs[0].event_time
+    settled = check_output_mode(node.name, node.window, bool(node.aggregates), mode, event_time)
+    return replace(node, output_mode=settled)

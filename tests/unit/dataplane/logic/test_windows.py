@@ -22,7 +22,7 @@ from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shar
 from penstock.dataplane.logic.keyed_windows import AggregateWindows, FunctionWindows
 from penstock.dataplane.logic.protocol import LATE, EpochInput, ShardClock, ShardedRows
 from penstock.dataplane.logic.windows import ColumnWindowLogic
-END_US = 1 << 62
+from penstock.dataplane.records import END_US
 from penstock.dataplane.state.protocol import EMPTY_DIGEST, digest_bytes
 from penstock.topology.schema import parse_schema
 from penstock.topology.windows import Window
