@@ -28,7 +28,7 @@ from penstock.topology.schema import parse_schema
 from penstock.topology.windows import Window
 
 SECOND = 1_000_000
-SHARDS = 4
+SHARDS = 3
 INPUT = parse_schema("ts timestamp, user string, v long, at long")
 ZERO = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 ALL = np.arange(SHARDS, dtype=np.uint16)
@@ -40,7 +40,12 @@ WINDOWS = {
     "dense": penstock.window("ts", "9 seconds", "3 seconds", "1 second"),
     "session": penstock.session_window("ts", "5 seconds"),
 }
-WORDS = [penstock.count(), penstock.sum("v").alias("sum"), penstock.max("at").alias("most"), penstock.last("v")]
+WORDS = [
+    penstock.count(),
+    penstock.sum("v").alias("sum"),
+    penstock.max("at").alias("most"),
+    penstock.last("v"),
+]
 WIDE = [*WORDS, penstock.top_n("at", 2), penstock.max("user").alias("who")]
 
 Row = tuple[int | None, str, int | None, int]
@@ -77,7 +82,7 @@ class Bench:
         self.stage, self.path, self.memory_bytes = stage, path, memory_bytes
         self.shards = stage.shards
         self.ids = np.arange(self.shards, dtype=np.uint16)
-        self.digests = {shard: EMPTY_DIGEST for shard in range(self.shards)}
+        self.digests = dict.fromkeys(range(self.shards), EMPTY_DIGEST)
         self.versions = dict.fromkeys(range(self.shards), 0)
         self.history: dict[int, list[tuple[int, Any, Any]]] = defaultdict(list)
         self.number = 0
@@ -109,12 +114,17 @@ class Bench:
             self.history[shard].append((epoch, mine.column(1), mine.column(2)))
             self.digests[shard], self.versions[shard] = digest_bytes(digest), epoch
         self.logic.state.commit()
+        if self.memory_bytes == 1:
+            self.logic.state.flush(1.0)  # evicts all
         return made
 
     def sharded(self, rows: list[Row], late_us: int | None) -> ShardedRows:
         ts = pa.array([None if row[0] is None else row[0] * SECOND for row in rows], pa.int64())
         table = pa.Table.from_arrays(
-            [ts.cast(pa.timestamp("us", "UTC")), *(pa.array([row[at] for row in rows], INPUT.field(at).type) for at in (1, 2, 3))],
+            [
+                ts.cast(pa.timestamp("us", "UTC")),
+                *(pa.array([row[at] for row in rows], INPUT.field(at).type) for at in (1, 2, 3)),
+            ],
             schema=INPUT,
         )
         late = None if late_us is None else np.full(len(rows), late_us, np.int64)
@@ -239,7 +249,9 @@ def shown(table: pa.Table) -> list[tuple[Any, ...]]:
     found = []
     for row in table.to_pylist():
         edges = tuple(row.pop("w").values()) if "w" in row else ()
-        found.append((*edges, *(tuple(value) if isinstance(value, list) else value for value in row.values())))
+        found.append(
+            (*edges, *(tuple(value) if isinstance(value, list) else value for value in row.values()))
+        )
     return sorted(found, key=str)
 
 
@@ -270,13 +282,15 @@ def schedule(drawn: Any) -> list[tuple[list[Row], int | None, int | None, str]]:
     return found
 
 
-@pytest.mark.parametrize("memory_bytes", [1 << 22, 1])
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "global"])
 @pytest.mark.parametrize("kind", ["words", "wide", "function"])
 @pytest.mark.parametrize("name", list(WINDOWS))
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(drawn=EPOCHS)
-@example(drawn=[([(0, "a", 1), (5, "a", 2), (11, "a", 3)], 10, "replay"), ([(4, "a", 4)], 15, "move")])
+@settings(max_examples=14, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn=EPOCHS, keyed=st.booleans(), memory_bytes=st.sampled_from([1, 1 << 22]))
+@example(
+    drawn=[([(0, "a", 1), (5, "a", 2), (11, "a", 3)], 10, "replay"), ([(4, "a", 4)], 15, "move")],
+    keyed=True,
+    memory_bytes=1,
+)
 def test_closed_windows_equal_a_naive_model(
     name: str, kind: str, keyed: bool, memory_bytes: int, drawn: Any
 ) -> None:
@@ -305,7 +319,7 @@ def test_closed_windows_equal_a_naive_model(
 
 @pytest.mark.parametrize("kind", ["words", "wide"])
 @pytest.mark.parametrize("name", ["tumbling", "sliding"])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=EPOCHS)
 def test_update_mode_puts_out_the_windows_that_changed(name: str, kind: str, drawn: Any) -> None:
     window = WINDOWS[name]
@@ -343,9 +357,13 @@ def test_late_rows_are_kept_as_they_came(tmp_path: Path) -> None:
     bench = Bench(spec_of(WINDOWS["sliding"], "words", True, "append"), tmp_path)
     bench.run(1, [(20, "a", 1, 0)], None, 17 * SECOND)
     bench.run(2, [(9, "a", 7, 1), (12, "b", 8, 2), (30, "b", 9, 3)], 17 * SECOND, 17 * SECOND)
-    assert [row["at"] for row in bench.late] == [1, 2]  # 12 is late for [4, 14) alone
+    assert sorted(row["at"] for row in bench.late) == [1, 2]  # 12 is late for [4, 14) alone
     made = bench.run(3, [], 17 * SECOND, END_US)
-    assert [row["count"] for row in made.to_pylist() if row["user"] == "b" and row["w"]["start"] < ZERO + dt.timedelta(seconds=16)] == [1, 1]
+    assert [
+        row["count"]
+        for row in made.to_pylist()
+        if row["user"] == "b" and row["w"]["start"] < ZERO + dt.timedelta(seconds=16)
+    ] == [1, 1]
 
 
 def test_functions_over_windows_have_state_of_the_key_across_windows(tmp_path: Path) -> None:
@@ -355,7 +373,10 @@ def test_functions_over_windows_have_state_of_the_key_across_windows(tmp_path: P
 
     stream = penstock.from_rows([], schema=INPUT).groupBy("user", penstock.window("ts", "10 seconds"))
     node = stream.apply_rows(
-        number, schema="user string, number long, rows long", state={"seen": penstock.ValueState("long")}, shards=SHARDS
+        number,
+        schema="user string, number long, rows long",
+        state={"seen": penstock.ValueState("long")},
+        shards=SHARDS,
     ).node
     bench = Bench(compile_program(node, tasks=1, memory_bytes=1 << 20).stages[node.name], tmp_path)
     made = bench.run(1, [(1, "a", 1, 0), (11, "a", 1, 1), (12, "a", 1, 2), (1, "b", 1, 3)], None, 10 * SECOND)
