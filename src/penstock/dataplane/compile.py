@@ -17,6 +17,7 @@ from penstock.dataplane.logic.cogrouped import CogroupedLogicSpec
 from penstock.dataplane.logic.protocol import LogicSpec
 from penstock.dataplane.logic.rows import RowLogicSpec
 from penstock.dataplane.logic.station import StationSpec
+from penstock.dataplane.logic.timed_rows import TimedRowLogicSpec
 from penstock.dataplane.logic.windows import WindowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import DeclarationError
@@ -247,6 +248,8 @@ def _logic(node: Node) -> LogicSpec:
         return BroadcastLogicSpec(
             node.function, node.on_broadcast, node.schema, rows, states, shared, node.dead_letters
         )
+    if node.kind == "rows" and node.on_timer is not None:
+        return TimedRowLogicSpec(node.function, node.schema, states, node.dead_letters, node.on_timer)
     if node.kind == "rows":
         return RowLogicSpec(node.function, node.schema, states, node.dead_letters)
     return ArrowLogicSpec(node.function, node.schema, dict(node.states or {}))

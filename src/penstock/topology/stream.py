@@ -31,7 +31,7 @@ from penstock.topology.stateless import (
     retype_step,
     select_step,
 )
-from penstock.topology.states import StateSpec, check_states
+from penstock.topology.states import StateSpec, check_states, check_timer_function
 from penstock.topology.windows import Window, split_grouping
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class Node:
     on_broadcast: Callable[..., Any] | None = None
     shared: Mapping[str, StateSpec] | None = None
     """Of an operator with a broadcast input: what it does with those rows, and the states of a shard it keeps them in."""
+    on_timer: Callable[..., Any] | None = None
+    """Of a row function: what is called when a timer of a key is due."""
     dead_letters: bool = False
     """Of an operator: a function that raises ends its key's call as a dead letter, not the query."""
     output: str = "main"
@@ -474,6 +476,7 @@ class GroupedStream:
         name: str | None = None,
         shards: int = DEFAULT_SHARDS,
         cores: int | None = None,
+        on_timer: Callable[..., Any] | None = None,
         on_error: str = "fail",
     ) -> Stream:
         """Call `function(key, rows, state)` once per key and epoch, for keys that have rows; it returns
@@ -485,10 +488,17 @@ class GroupedStream:
             schema: of the output rows, as DDL string, StructType or Arrow schema.
             state: for example `{"seen": penstock.ValueState("long")}`.
             name: of the operator; it is the identity of its state across restarts.
+            on_timer: `on_timer(key, time, state)` is called for each timer of a key that is due, after the rows of the
+                epoch; it returns output rows or None. With it `state` has `set_timer(when)`, `delete_timer(when)`
+                and `timers()`, for event time or with `processing=True` for the epoch time, and the clocks
+                `watermark` and `now`. An `on_timer` that raises ends the query, whatever `on_error` says.
             on_error: "fail" ends the query when the function raises; "dead_letter" takes back what the call changed
                 in the key's state, puts a row out on `dead_letters` of the returned stream, and goes on.
         """
-        more = {"dead_letters": check_on_error(on_error, "apply_rows(...)")}
+        more: dict[str, Any] = {"dead_letters": check_on_error(on_error, "apply_rows(...)")}
+        if on_timer is not None:
+            check_timer_function(on_timer, state or {}, name or "apply_rows(...)")
+            more["on_timer"] = on_timer
         return self._function("rows", function, schema, state, name, shards, cores, more)
 
     def with_broadcast(self, other: Stream) -> BroadcastStream:
