@@ -1,7 +1,9 @@
 """Windows kept key by key: sessions, aggregates that fit no words, and functions over whole windows.
 
 A key's open windows are a map of start to end and partial results; an event-time timer stands at each end. When it is
-due the window is put out and leaves the state. Sessions that touch become one, as Spark's do.
+due the window is put out and leaves the state. Sessions that touch become one, as Spark's do; but for a row, a session
+that ended at or before the row's `late_us` is closed, whether or not it was put out yet, so that sessions do not depend
+on how epochs were cut.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from penstock.dataplane.logic.window_rows import (
     START,
     WindowGrouper,
     assign_windows,
+    by_lateness,
     split_sessions,
     window_column,
 )
@@ -119,10 +122,10 @@ class _KeyedWindows:
             self.sides = {LATE: found.late}
         return found.rows
 
-    def _add(self, state: KeyState, start: int, end: int, held: Held) -> Held:
+    def _add(self, state: KeyState, start: int, end: int, held: Held, late_us: int | None) -> Held:
         """Add to the window of a key, made where there is none; return what it holds now."""
         windows = getattr(state, _WINDOWS)
-        for begun in self._touching(windows, start, end):
+        for begun in self._touching(windows, start, end, late_us):
             ended, before = _decode(windows.pop(begun))
             self._timers.delete(state, ended)
             start, end = min(start, begun), max(end, ended)
@@ -131,11 +134,12 @@ class _KeyedWindows:
         self._timers.register(state, end)
         return held
 
-    def _touching(self, windows: Any, start: int, end: int) -> list[int]:
+    def _touching(self, windows: Any, start: int, end: int, late_us: int | None) -> list[int]:
         """Return the windows of a key that are one with this."""
         if not self._spec.window.session:
             return [start] if start in windows else []
-        return [begun for begun, stored in windows.items() if begun <= end and start <= _decode(stored)[0]]
+        least = start if late_us is None else max(start, late_us + 1)
+        return [begun for begun, stored in windows.items() if begun <= end and least <= _decode(stored)[0]]
 
     def _merged(self, before: Held, new: Held) -> Held:
         """Fold what came (second) into what a window held."""
@@ -195,12 +199,15 @@ class AggregateWindows(_KeyedWindows):
         rows = self._assigned(taken, self._needed)
         if not rows.rows.num_rows:
             return None
-        inputs: dict[str, Any] = {
-            _TIME: rows.rows.column(START),
-            _AT: pa.array(np.arange(rows.rows.num_rows)),
-        }
-        if self._spec.window.session:
-            rows = split_sessions(rows, self._keys, self._spec.window.size_us, self._operator)
+        if not self._spec.window.session:
+            return self._fold_windows(rows, rows.rows.column(START), None)
+        for late_us, part in by_lateness(rows):
+            split = split_sessions(part, self._keys, self._spec.window.size_us, self._operator)
+            self._fold_windows(split, part.rows.column(START), late_us)
+        return None
+
+    def _fold_windows(self, rows: ShardedRows, times: Any, late_us: int | None) -> pa.Table | None:
+        inputs: dict[str, Any] = {_TIME: times, _AT: pa.array(np.arange(rows.rows.num_rows))}
         for column in self._columns:
             inputs.update(column.columns(rows.rows))
         groups = self._grouper.group(rows, inputs, self._questions)
@@ -210,12 +217,13 @@ class AggregateWindows(_KeyedWindows):
         # A window ends its length after its start, a session its gap after its last row: START is either's time.
         ends = (groups.partial((_TIME, "max")).values + self._spec.window.size_us).tolist()
         starts = groups.keys[0].to_pylist()
-        held = self._keep(groups, [(s, e, list(p)) for s, e, p in zip(starts, ends, partials, strict=True)])
+        parts = [(s, e, list(p), late_us) for s, e, p in zip(starts, ends, partials, strict=True)]
+        held = self._keep(groups, parts)
         if self._spec.mode != UPDATE:
             return None
         return self._table(groups.keys[1:], starts, ends, held)
 
-    def _keep(self, groups: Any, parts: list[tuple[int, int, list[Any]]]) -> list[Held]:
+    def _keep(self, groups: Any, parts: list[tuple[int, int, list[Any], int | None]]) -> list[Held]:
         """Fold partial windows into the state, those of a key in the order of their last rows; return what each
         window holds."""
         keys = (
@@ -288,13 +296,14 @@ class FunctionWindows(_KeyedWindows):
         groups = self._grouped(given)
         table = given.rows if groups.order is None else given.rows.take(pa.array(groups.order))
         starts = table.column(START).to_numpy().tolist()
+        lates = self._lates(given, groups)
         rows = batch_to_rows(table.drop_columns([START]), self._row_class)
         for at, shard in enumerate(given.shards.tolist()):
             first, last = groups.shard_bounds[at], groups.shard_bounds[at + 1]
             states = self._entries.touch(shard, groups.keys[first:last])
             for state, number in zip(states, range(first, last), strict=True):
                 part = slice(groups.bounds[number], groups.bounds[number + 1])
-                self._store(state, starts[part], rows[part])
+                self._store(state, starts[part], rows[part], lates[part])
             self._entries.settle(states)
         return None
 
@@ -303,14 +312,23 @@ class FunctionWindows(_KeyedWindows):
             return group_by_key(given, self._keys, self._operator)
         return Groups([b""], [0, given.rows.num_rows], None, [0, 1])
 
-    def _store(self, state: KeyState, starts: list[int], rows: list[Any]) -> None:
+    def _lates(self, given: ShardedRows, groups: Groups) -> list[int | None]:
+        """Return `late_us` of the rows in the order of their groups."""
+        if given.late_us is None or not self._spec.window.session:
+            return [None] * given.rows.num_rows
+        lates: list[int | None] = (
+            given.late_us if groups.order is None else given.late_us[groups.order]
+        ).tolist()
+        return lates
+
+    def _store(self, state: KeyState, starts: list[int], rows: list[Any], lates: list[int | None]) -> None:
         kept, counter = getattr(state, _ROWS), getattr(state, _NEXT)
         number = counter.get() or 0
         for at, (start, row) in enumerate(zip(starts, rows, strict=True), number):
             kept[_ELEMENT.pack(start + _OFFSET, at)] = row
         counter.update(number + len(rows))
-        for start in dict.fromkeys(starts):
-            self._add(state, start, start + self._spec.window.size_us, None)
+        for start, late_us in dict.fromkeys(zip(starts, lates, strict=True)):
+            self._add(state, start, start + self._spec.window.size_us, None, late_us)
 
     def _put_out(self, closed: list[tuple[KeyState, bytes, int, int, Held]]) -> pa.Table:
         function, results = self._spec.function, []

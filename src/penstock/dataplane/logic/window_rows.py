@@ -7,7 +7,7 @@ belongs to no window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,10 +104,21 @@ def _times(column: pa.ChunkedArray) -> tuple[I64, npt.NDArray[np.bool_] | None]:
 def _sharded(taken: ShardedRows, rows: pa.Table, at: I64 | None) -> ShardedRows:
     """Return rows taken at ascending positions of the rows given, by shard as those are."""
     if at is None:
-        return ShardedRows(taken.shards, taken.offsets, rows)
+        return ShardedRows(taken.shards, taken.offsets, rows, taken.late_us)
     offsets = np.searchsorted(at, taken.offsets)
     used = np.diff(offsets) > 0
-    return ShardedRows(taken.shards[used], np.concatenate(([0], offsets[1:][used])), rows)
+    late_us = None if taken.late_us is None else taken.late_us[at]
+    return ShardedRows(taken.shards[used], np.concatenate(([0], offsets[1:][used])), rows, late_us)
+
+
+def by_lateness(taken: ShardedRows) -> Iterator[tuple[int | None, ShardedRows]]:
+    """Yield the rows that have the same `late_us`, least first: rows of one producer stay in their order."""
+    if taken.late_us is None or not len(taken.late_us):
+        yield None, taken
+        return
+    for late_us in np.unique(taken.late_us).tolist():
+        at = np.flatnonzero(taken.late_us == late_us)
+        yield late_us, _sharded(taken, taken.rows.take(pa.array(at)), at)
 
 
 def split_sessions(taken: ShardedRows, keys: Sequence[str], gap_us: int, operator: str) -> ShardedRows:

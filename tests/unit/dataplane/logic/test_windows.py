@@ -23,6 +23,7 @@ from penstock.dataplane.logic.keyed_windows import AggregateWindows, FunctionWin
 from penstock.dataplane.logic.protocol import LATE, EpochInput, ShardClock, ShardedRows
 from penstock.dataplane.logic.windows import ColumnWindowLogic
 from penstock.dataplane.records import END_US
+from penstock.dataplane.state.expiring_columns import LEAST
 from penstock.dataplane.state.protocol import EMPTY_DIGEST, digest_bytes
 from penstock.topology.schema import parse_schema
 from penstock.topology.windows import Window
@@ -101,7 +102,9 @@ class Bench:
         self.number += 1
         return str(self.path / f"{self.number}-{shard}")
 
-    def run(self, epoch: int, rows: list[Row], late_us: int | None, watermark_us: int | None) -> pa.Table:
+    def run(
+        self, epoch: int, rows: list[Row], late_us: int | list[int] | None, watermark_us: int | None
+    ) -> pa.Table:
         clocks = [ShardClock(self.ids[::2], watermark_us), ShardClock(self.ids[1::2], watermark_us)]
         made = self.logic.run(EpochInput(epoch, 0, [self.sharded(rows, late_us)], clocks))
         self.late_rows += self.logic.late_rows
@@ -118,7 +121,7 @@ class Bench:
             self.logic.state.flush(1.0)  # evicts all
         return made
 
-    def sharded(self, rows: list[Row], late_us: int | None) -> ShardedRows:
+    def sharded(self, rows: list[Row], late_us: int | list[int] | None) -> ShardedRows:
         ts = pa.array([None if row[0] is None else row[0] * SECOND for row in rows], pa.int64())
         table = pa.Table.from_arrays(
             [
@@ -135,7 +138,9 @@ class Bench:
         order, counts = group_rows_by_shard(place, self.shards)
         used = np.flatnonzero(counts).astype(np.uint16)
         offsets = np.concatenate(([0], np.cumsum(counts[used]))).astype(np.int64)
-        return ShardedRows(used, offsets, table if order is None else table.take(pa.array(order)), late)
+        if order is None:
+            return ShardedRows(used, offsets, table, late)
+        return ShardedRows(used, offsets, table.take(pa.array(order)), None if late is None else late[order])
 
     def replay(self) -> None:
         """Bring all shards from their deltas into another task."""
@@ -202,7 +207,7 @@ class Model:
             there = [span for span in spans if late_us is None or span[1] > late_us]
             self.late_rows += len(there) < len(spans)
             for span in there:
-                changed.add(self.add(*span, row[1] if self.keyed else "all", row))
+                changed.add(self.add(*span, row[1] if self.keyed else "all", row, late_us))
         ended = [one for one in self.open if watermark_us is not None and one[1] <= watermark_us]
         updated = {one: list(self.open[one]) for one in changed if one in self.open}
         return updated, {one: self.open.pop(one) for one in ended}
@@ -217,10 +222,11 @@ class Model:
             yield start, start + window.size_us
             start -= window.slide_us
 
-    def add(self, start: int, end: int, key: str, row: Row) -> tuple[int, int, str]:
+    def add(self, start: int, end: int, key: str, row: Row, late_us: int | None) -> tuple[int, int, str]:
         rows: list[Row] = []
         if self.window.session:
-            for one in [one for one in self.open if one[2] == key and one[0] <= end and start <= one[1]]:
+            touching = [one for one in self.open if one[2] == key and one[0] <= end and start <= one[1]]
+            for one in [one for one in touching if late_us is None or one[1] > late_us]:
                 rows += self.open.pop(one)
                 start, end = min(start, one[0]), max(end, one[1])
             rows.sort(key=lambda each: each[3])
@@ -330,6 +336,38 @@ def test_update_mode_puts_out_the_windows_that_changed(name: str, kind: str, dra
             made = bench.run(epoch, rows, late_us, watermark_us)
             changed, _ = model.run(rows, late_us, watermark_us)
             assert shown(made) == expected(kind, changed, True)
+        assert bench.is_empty()
+        bench.logic.state.close()
+
+
+@pytest.mark.parametrize("kind", ["words", "function"])
+@pytest.mark.parametrize("name", ["sliding", "session"])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn=EPOCHS, cuts=st.sets(st.integers(0, 6)))
+@example(drawn=[([(58, "a", 1)], 60, ""), ([(59, "a", 2)], 64, ""), ([(60, "a", 3)], 65, "")], cuts={2})
+def test_closed_windows_do_not_depend_on_how_epochs_are_cut(
+    name: str, kind: str, drawn: Any, cuts: set[int]
+) -> None:
+    """Several epochs of the producer taken as one give the same windows: a row brings along what was late before it."""
+    with tempfile.TemporaryDirectory() as path:
+        bench, model = (
+            Bench(spec_of(WINDOWS[name], kind, True, "append"), Path(path)),
+            Model(WINDOWS[name], True),
+        )
+        made: list[Any] = []
+        closed: list[Any] = []
+        waiting: list[tuple[Row, int]] = []
+        planned = schedule(drawn)
+        for epoch, (rows, late_us, watermark_us, _) in enumerate(planned, start=1):
+            closed += expected(kind, model.run(rows, late_us, watermark_us)[1], True)
+            waiting += [(row, LEAST if late_us is None else late_us) for row in rows]
+            if epoch in cuts or epoch == len(planned):
+                made += shown(
+                    bench.run(epoch, [row for row, _ in waiting], [late for _, late in waiting], watermark_us)
+                )
+                waiting = []
+        assert sorted(made, key=str) == sorted(closed, key=str)
+        assert bench.late_rows == model.late_rows
         assert bench.is_empty()
         bench.logic.state.close()
 
