@@ -1,7 +1,8 @@
 """Which lease serves which task. Pure decisions over names; nothing is moved here.
 
-A lease that comes up gets tasks without a lease first, those that were meant for it when it was asked for before others. When leases are served unevenly afterwards (a node came
-back, a core was added), tasks move from the busiest to the idlest until no two differ by more than one.
+A lease that comes up gets tasks without a lease first, before others those that were meant for it when it was asked
+for. When leases are served unevenly afterwards (a node came back, a core was added), tasks move from the busiest to the
+idlest until no two differ by more than one.
 """
 
 from __future__ import annotations
@@ -60,7 +61,11 @@ def assign_tasks(
 
 
 def mean_tasks(
-    slots: Sequence[TaskSlot], leases: Sequence[str], awaited: Sequence[str], asked: Sequence[str], expected: int
+    slots: Sequence[TaskSlot],
+    leases: Sequence[str],
+    awaited: Sequence[str],
+    asked: Sequence[str],
+    expected: int,
 ) -> dict[str, list[TaskSlot]]:
     """Foresee what leases will serve that are asked for now, note it in the tasks without a lease, and return it.
 
@@ -73,7 +78,8 @@ def mean_tasks(
     """
     coming = [*awaited, *asked]
     foreseen = [
-        replace(slot, lease=slot.lease or (slot.meant_for if slot.meant_for in awaited else None)) for slot in slots
+        replace(slot, lease=slot.lease or (slot.meant_for if slot.meant_for in awaited else None))
+        for slot in slots
     ]
     for slot, lease in assign_tasks(foreseen, [*leases, *coming], expected):
         slot.lease = lease

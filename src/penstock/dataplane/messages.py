@@ -1,7 +1,7 @@
 """Typed messages between the driver and a lease. msgpack, tagged, never pickle.
 
-The driver speaks first in every exchange but four: hello, heartbeat, a failure, and what a user function says. A task is named by stage
-and index; one lease may serve several tasks.
+The driver speaks first in every exchange but four: hello, heartbeat, a failure, and what a user function says. A task
+is named by stage and index; one lease may serve several tasks.
 """
 
 from __future__ import annotations

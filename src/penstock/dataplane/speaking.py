@@ -115,7 +115,8 @@ class Speaker:
 
     def _note_left_out(self) -> None:
         if self._left_out:
-            note = f"{self._left_out} lines left out: more than {LINES_PER_S} a second or {BYTES_PER_MINUTE >> 20} MB a minute"
+            bound = f"{LINES_PER_S} a second or {BYTES_PER_MINUTE >> 20} MB a minute"
+            note = f"{self._left_out} lines left out, which were more than {bound}"
             self._said.append(Said(self.stage, self.task, logging.WARNING, note))
             self._left_out = 0
 

@@ -214,7 +214,8 @@ class Ingest:
         while self.query is not None:
             draining = self.query
             try:
-                return draining.processAllAvailable()
+                draining.processAllAvailable()
+                return
             except Exception as error:
                 if not is_cancelled(str(error)):
                     raise

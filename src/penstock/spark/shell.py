@@ -186,7 +186,10 @@ class SparkShell(Listener):
                 self.hub.ask(end_leases, timeout=5.0)
         self.log.end()
         self._sink_queue.put(None)
-        threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
+        try:
+            threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
+        except RuntimeError:  # the interpreter is on its way out and starts no more threads
+            self._wind_up(error)
 
     def _wind_up(self, error: PenstockError | None) -> None:
         deadline = time.monotonic() + 3.0

@@ -67,7 +67,10 @@ def test_a_lease_that_was_given_up_and_lingers_is_cancelled(
 
 
 def test_queries_of_one_session_share_its_slots_and_others_have_their_own(office: LeaseOffice) -> None:
-    other, elsewhere = make_office(office._spark), make_office(SimpleNamespace(sparkContext=SimpleNamespace(master="local[8]")))
+    other, elsewhere = (
+        make_office(office._spark),
+        make_office(SimpleNamespace(sparkContext=SimpleNamespace(master="local[8]"))),
+    )
     for _ in range(3):
         ask(other)
     assert office.capacity(reserve=1) == 4
