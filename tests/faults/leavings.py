@@ -38,11 +38,12 @@ class Traces:
         """Return the processes that run now under this mark."""
         found = {}
         for entry in Path("/proc").iterdir():
+            # A process may end between the listing and the reading.
             with contextlib.suppress(OSError):
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
-                    if (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                        found[int(entry.name)] = command
+                if not entry.name.isdigit() or self.mark.encode() not in (entry / "environ").read_bytes():
+                    continue
+                if (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
     def note_sockets(self) -> None:
@@ -124,7 +125,11 @@ class Program:
         self.write_config()
         properties = self.scratch / "properties"
         properties.touch(mode=0o600)
-        settings = {**on.conf(), f"spark.executorEnv.{MARK}": self.traces.mark, "spark.executor.memory": "512m"}
+        settings = {
+            **on.conf(),
+            f"spark.executorEnv.{MARK}": self.traces.mark,
+            "spark.executor.memory": "512m",
+        }
         properties.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         self._launch([str(submit), "--properties-file", str(properties), str(APP), str(self.config)])
@@ -138,7 +143,8 @@ class Program:
 
     def seen(self) -> dict[str, Any]:
         """Return the last line that the program wrote about itself."""
-        lines = [line for line in self.out.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+        text = self.out.read_text() if self.out.exists() else ""
+        lines = [line for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
         return json.loads(lines[-1]) if lines else {}
 
     def await_rows(self, more: int = 500, seconds: float = 60.0) -> None:
@@ -166,17 +172,36 @@ class Program:
     def said(self) -> str:
         return self.err.read_text(errors="replace")[-3000:] if self.err.exists() else ""
 
-    def check_nothing_left(self, seconds: float = GONE_WITHIN_S) -> float:
-        """Wait until processes, ports and folders of the nodes are gone; return how long it took."""
-        began = time.monotonic()
-        while left := self.traces.left() + self._folders():
+    def check_nothing_left(self, on: LocalCluster | None = None, folders: bool = True) -> float:
+        """Wait until processes, ports and folders are gone; return how long it took.
+
+        Args:
+            folders: whether those of Spark's driver must be gone too; it cannot delete them when it is killed.
+        """
+        began, seconds = time.monotonic(), GONE_WITHIN_S
+        while left := self.traces.left() + (self._folders() if folders else []) + _node_folders(on):
             assert time.monotonic() - began < seconds, f"left behind: {left} {self.said()}"
             time.sleep(0.05)
         return time.monotonic() - began
 
     def _folders(self) -> list[str]:
         """What Spark, its workers and ours made in the folders for what is temporary."""
-        return [f"folder {folder}/{name}" for folder in ("tmp", "local") for name in os.listdir(self.scratch / folder)]
+        return [
+            f"folder {folder}/{name}"
+            for folder in ("tmp", "local")
+            for name in os.listdir(self.scratch / folder)
+        ]
+
+
+def _node_folders(on: LocalCluster | None) -> list[str]:
+    """What ours made on the nodes of a cluster."""
+    root = str(on.directory) if on is not None else os.devnull
+    return [
+        f"folder {above}/{name}"
+        for above, below, _ in os.walk(root)
+        for name in below
+        if name.startswith("penstock-")
+    ]
 
 
 class Notebook(Program):
@@ -195,6 +220,19 @@ class Notebook(Program):
 
     def poll(self) -> None:
         """A kernel that died shows by its silence."""
+
+    def as_cell(self, app: Path) -> str:
+        """The program's source as a cell, with what it would get from a command line; what it prints goes to a file."""
+        body = app.read_text()
+        return (
+            f"import contextlib, sys\nsys.argv = ['', {str(self.config)!r}]\n{body.partition('if __name__')[0]}\n"
+            f"given = json.loads(Path(sys.argv[1]).read_text())\n"
+            f"with open({str(self.out)!r}, 'w', buffering=1) as out, contextlib.redirect_stdout(out):\n    main()\n"
+        )
+
+    def kill(self) -> None:
+        """kill -9 of the kernel."""
+        os.kill(self.manager.provisioner.pid, signal.SIGKILL)
 
     def run_cell(self, code: str) -> str:
         """Send a cell; return the id by which `await_cell` knows it."""

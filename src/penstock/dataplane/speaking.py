@@ -85,7 +85,7 @@ class Speaker:
     def say(self, level: int, text: str) -> None:
         """Keep one text for the driver, or count it as left out."""
         if len(text) > LINE_CHARACTERS:
-            text = f"{text[:LINE_CHARACTERS]} ... ({len(text) - LINE_CHARACTERS} more characters)"
+            text = f"{text[:LINE_CHARACTERS]} ... (cut)"
         where = where_called(sys._getframe(1))
         with self._guard:
             if self._allowance.take(len(text)):
@@ -154,8 +154,7 @@ class Stream(io.TextIOBase):
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
             self._speaker.say(self._level, line)
-        if len(self._begun) > LINE_CHARACTERS:
-            self.end_line()
+        self._begun = self._begun[: LINE_CHARACTERS + 1]
         return len(text)
 
     def end_line(self) -> None:
