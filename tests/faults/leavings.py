@@ -170,7 +170,9 @@ class Program:
             time.sleep(0.03)
 
     def said(self) -> str:
-        return self.err.read_text(errors="replace")[-3000:] if self.err.exists() else ""
+        """Return the end of what it wrote to standard error, without what Spark tells of its work."""
+        lines = self.err.read_text(errors="replace").splitlines() if self.err.exists() else []
+        return "\n".join(line for line in lines if " INFO " not in line)[-3000:]
 
     def check_nothing_left(self, on: LocalCluster | None = None, folders: bool = True) -> float:
         """Wait until processes, ports and folders are gone; return how long it took.
