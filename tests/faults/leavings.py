@@ -170,9 +170,10 @@ class Program:
             time.sleep(0.03)
 
     def said(self) -> str:
-        """Return the end of what it wrote to standard error, without what Spark tells of its work."""
-        lines = self.err.read_text(errors="replace").splitlines() if self.err.exists() else []
-        return "\n".join(line for line in lines if " INFO " not in line)[-3000:]
+        """Return the end of what it wrote, without what it tells of its rows and what Spark tells of its work."""
+        texts = [path.read_text(errors="replace") for path in (self.err, self.out) if path.exists()]
+        lines = [line for text in texts for line in text.splitlines()]
+        return "\n".join(line for line in lines if " INFO " not in line and not line.startswith("{"))[-3000:]
 
     def check_nothing_left(self, on: LocalCluster | None = None, folders: bool = True) -> float:
         """Wait until processes, ports and folders are gone; return how long it took.

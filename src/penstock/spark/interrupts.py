@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -17,11 +18,22 @@ def whole_or_undone(step: Callable[[], T], undo: Callable[[T], object]) -> T:
     An interrupt arrives in the main thread only, so the step runs on another one. It must not use Spark, whose calls
     depend on the thread.
     """
-    with ThreadPoolExecutor(1, "penstock-step") as pool:
-        running = pool.submit(step)
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return
         try:
-            return running.result()
-        except BaseException:
+            outcome.set_result(step())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name="penstock-step").start()
+        return outcome.result()
+    except BaseException:
+        # The interrupt may have come before the step began: then it never will, and there is nothing to undo.
+        if not outcome.cancel() and outcome.exception() is None:
             with contextlib.suppress(Exception):
-                undo(running.result())
-            raise
+                undo(outcome.result())
+        raise
