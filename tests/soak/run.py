@@ -34,6 +34,8 @@ MINUTES = 60.0
 SAMPLE_EVERY_S = 5.0
 DRAIN_S = 60.0
 """How long the query may take to finish what is left when the sources have ended."""
+EPOCH_S = 0.05
+"""Shortest time between epochs: two cores carry ten processes here, and are to have room for what else they do."""
 HEAP = "640m"
 
 Keep = Callable[[dict[str, Any]], None]
@@ -63,6 +65,7 @@ def soak(
     account, samples = Account(), []
     checkpoint = folder / "checkpoint"
     writer = flow(spark, load).writeStream.queryName("soak").option("checkpointLocation", str(checkpoint))
+    writer = writer.option("minEpochSeconds", EPOCH_S)
     began = time.monotonic()
     query = writer.foreachBatch(account).start(spark)
     folders = {"checkpoint": checkpoint, "Spark's ingest checkpoint": checkpoint / "ingest"}
