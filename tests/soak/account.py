@@ -54,7 +54,7 @@ class Account:
             np.add.at(self.numbered, n, 1)
 
 
-def check(account: Account, load: Load, windows: bool) -> list[str]:
+def check(account: Account, load: Load) -> list[str]:
     """Say what differs from the model; nothing when every row was counted once."""
     wanted = _model(load)
     wrong: list[str] = []
@@ -81,7 +81,7 @@ def check(account: Account, load: Load, windows: bool) -> list[str]:
     same("sum of their ids", ids[flow.RULED], load.orders * (load.orders - 1) // 2)
     same("rules told to shards", rows[flow.TOLD], load.rules * flow.RULED_SHARDS)
     same("sum of the rules", ids[flow.TOLD], flow.RULED_SHARDS * load.rules * (load.rules - 1) // 2)
-    return wrong + (_check_windows(account, load, wanted["windows"]) if windows else [])
+    return wrong + _check_windows(account, load, wanted["windows"])
 
 
 def _check_windows(account: Account, load: Load, wanted: Any) -> list[str]:

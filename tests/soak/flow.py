@@ -163,23 +163,19 @@ def _of_clicks(clicks: penstock.Stream) -> list[penstock.Stream]:
         cores=2,
         on_error="dead_letter",
     )
-    parts = [numbered, numbered.dead_letters.map(account, schema=OUT)]
-    if hasattr(penstock, "window"):
-        parts.append(_windowed(timed))
-    return parts
-
-
-def _windowed(timed: Any) -> penstock.Stream:
-    counts = timed.groupBy(penstock.window("at", f"{WINDOW_S} seconds"), "category").agg(
-        penstock.count(), name="windowed", shards=4, cores=1
+    windowed = timed.groupBy(penstock.window("at", f"{WINDOW_S} seconds"), "category").agg(
+        penstock.count().alias("n"), name="windowed", shards=4, cores=1
     )
-    closed: penstock.Stream = counts.map(place_window, schema=OUT)
-    return closed
+    return [
+        numbered,
+        numbered.dead_letters.map(account, schema=OUT),
+        windowed.map(place_window, schema=OUT),
+    ]
 
 
 def place_window(row: Any) -> tuple[int, int, int, int]:
     start = row.window["start"] if isinstance(row.window, dict) else row.window.start
-    return WINDOWED, round(start.timestamp() - START_US / 1e6) // WINDOW_S, row.count, row.category
+    return WINDOWED, round(start.timestamp() - START_US / 1e6) // WINDOW_S, row.n, row.category
 
 
 def _of_orders(orders: penstock.Stream, rules: penstock.Stream) -> list[penstock.Stream]:

@@ -85,14 +85,13 @@ def soak(
 def _finish(query: Any, account: Account, load: Load) -> list[str]:
     """Wait until everything is through, and say what is wrong with the counts."""
     deadline = time.monotonic() + DRAIN_S
-    windows = hasattr(penstock, "window")
     wrong = ["nothing was counted"]
     while wrong and time.monotonic() < deadline:
         query.awaitTermination(0.5)
         rows = {name: one["rows"] for name, one in query.lastProgress["sources"].items()}
         if rows["clicks"] == load.clicks and rows["orders"] == load.orders and rows["rules"] >= load.rules:
             query.processAllAvailable()
-            wrong = check(account, load, windows)
+            wrong = check(account, load)
             break
         wrong = [f"the query did not keep up: {rows} rows were taken in"]
     return wrong
