@@ -28,13 +28,23 @@ from penstock.topology.windows import APPEND
 SINK = "sink"
 
 
-def compile_program(node: Node, *, tasks: int, memory_bytes: int) -> Program:
+def compile_program(node: Node, *, tasks: int, memory_bytes: int, may_die: bool = False) -> Program:
     """Compile everything upstream of `node`, and a sink behind it.
 
     Args:
         tasks: tasks of an operator that does not say how many cores it starts with.
+        may_die: whether whoever runs it can let processes die where a scripted source says so.
+
+    Raises:
+        DeclarationError: parts of the topology do not go together.
     """
     nodes = stages_of(node)
+    for one in nodes:
+        if one.faults and not may_die:
+            raise DeclarationError(
+                f"source '{one.name}' has Crash() or LoseLease() in its script, which only penstock.testing.run(...) can "
+                "carry out; leave them out of a query that is started."
+            )
     links = _with_time(_links(nodes, node), nodes)
     stages = {one.name: _stage(one, links, tasks) for one in nodes}
     stages[SINK] = StageSpec(SINK, "sink", node.schema, inputs=_inputs(links, SINK))

@@ -70,6 +70,8 @@ class Node:
     stamp: str | None = None
     bounded: bool = False
     """Of a source: it ends, and a query whose sources all do ends by itself after them."""
+    faults: bool = False
+    """Of a scripted source: something dies in it, which only `penstock.testing.run` can carry out."""
     right_keys: tuple[str, ...] = ()
     """Of a cogrouped operator: the key columns of its second input."""
     window: Window | None = None
