@@ -17,10 +17,13 @@ from penstock.dataplane.logic.cogrouped import CogroupedLogicSpec
 from penstock.dataplane.logic.protocol import LogicSpec
 from penstock.dataplane.logic.rows import RowLogicSpec
 from penstock.dataplane.logic.station import StationSpec
+from penstock.dataplane.logic.timed_rows import TimedRowLogicSpec
+from penstock.dataplane.logic.windows import WindowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import DeclarationError
 from penstock.topology.stateless import Watermark
 from penstock.topology.stream import Feed, Node
+from penstock.topology.windows import APPEND
 
 SINK = "sink"
 
@@ -241,6 +244,8 @@ def _logic(node: Node) -> LogicSpec:
         return AggregateSpec.declare(node.aggregates, node.keys, node.inputs[0].schema, node.name)
     if node.kind == "station":
         return StationSpec(node.steps, node.schema)
+    if node.kind == "windowed":
+        return _window_logic(node)
     assert node.function is not None
     if node.kind == "cogrouped":
         right = node.inputs[1].schema
@@ -253,6 +258,23 @@ def _logic(node: Node) -> LogicSpec:
         return BroadcastLogicSpec(
             node.function, node.on_broadcast, node.schema, rows, states, shared, node.dead_letters
         )
+    if node.kind == "rows" and node.on_timer is not None:
+        return TimedRowLogicSpec(node.function, node.schema, states, node.dead_letters, node.on_timer)
     if node.kind == "rows":
         return RowLogicSpec(node.function, node.schema, states, node.dead_letters)
     return ArrowLogicSpec(node.function, node.schema, dict(node.states or {}))
+
+
+def _window_logic(node: Node) -> WindowLogicSpec:
+    assert node.window is not None
+    types = tuple(one.input_type(node.inputs[0].schema, node.name) for one in node.aggregates)
+    return WindowLogicSpec(
+        node.window,
+        node.window_at,
+        node.schema,
+        node.output_mode or APPEND,
+        node.aggregates,
+        types,
+        node.function,
+        dict(node.states or {}),
+    )

@@ -18,7 +18,7 @@ from penstock.dataplane import messages, records
 from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
 from penstock.dataplane.channel import Deal
 from penstock.dataplane.cleanup import plan_cleanup
-from penstock.dataplane.dealing import TaskSlot, assign_tasks, plan_moves
+from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import LatencyLog
 from penstock.dataplane.logline import Appender, LogLine, Pending
@@ -132,6 +132,11 @@ class Engine:
             if self.stopping or self.failed
             else min(self._capacity, sum(len(run.slots) for run in self.runs.values()))
         )
+
+    def foresee_leases(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
+        """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
+        slots = [slot for run in self.runs.values() for slot in run.slots]
+        return mean_tasks(slots, list(self.leases), awaited, asked, self.wanted_leases())
 
     # -- events -------------------------------------------------------------------------------------------------------
 
