@@ -644,19 +644,23 @@ class Engine:
 
     # -- looks --------------------------------------------------------------------------------------------------------
 
-    def drained(self) -> bool:
-        """Whether, in this one look, sources are drained, nothing waits, no epoch is in flight and every sink
-        is done; never on a source without an end."""
+    def quiet(self) -> bool:
+        """Whether, in this one look, nothing waits, no epoch is in flight and every sink is done; sources may have
+        more."""
         if not self._line.empty or any(run.phase is not Phase.IDLE for run in self.runs.values()):
             return False
         if any(chain.intent is not None for chain in self.chains.by_name.values()):
             return False
+        return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
+
+    def drained(self) -> bool:
+        """Whether, in this one look, sources are drained and all is quiet; never on a source without an end."""
         for name, arrivals in self._arrivals.items():
             if arrivals.limit is None or self.chains[name].offset < arrivals.limit:
                 return False
             if not self.chains[name].has_said_its_end():
                 return False
-        return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
+        return self.quiet()
 
     def mark(self) -> DrainMark:
         """Mark the rows that have arrived by now; ask `passed_mark` until they are through."""
