@@ -201,6 +201,24 @@ class Chain:
         self.offset, self.batch, self.intent = base.offset, base.batch, base.intent
         self.watermark_us, self.rows_in, self.rows_out = base.watermark_us, base.rows_in, base.rows_out
 
+    def keep_edges(self) -> dict[int, deque[PublishedRows]]:
+        """Have exactly the output edges of the program; return those it lacks, with what waits on them."""
+        wanted = [edge.edge for edge in self.spec.edges]
+        gone = {edge: queue for edge, queue in self.out.items() if edge not in wanted}
+        self.out = {edge: self.out.get(edge, deque()) for edge in wanted}
+        self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
+        return gone
+
+    def move_to(self, inputs: Mapping[ChannelKey, Position]) -> None:
+        """Have exactly these inputs; those that are new begin where it is said here."""
+        self.groups = [
+            ShardGroup(group.shards, {key: group.at.get(key, at) for key, at in inputs.items()})
+            for group in self.groups
+        ]
+        if self.intent is not None:
+            groups = [Group(group.shards, _ranges_on(inputs, group.ranges)) for group in self.intent.groups]
+            self.intent = msgspec.structs.replace(self.intent, groups=groups)
+
     def live_files(self) -> set[str]:
         """Names of all data files that this chain still needs."""
         live = {frame.extent.file for frame in self.deltas}
@@ -210,6 +228,13 @@ class Chain:
         for queue in self.out.values():
             live.update(segment.extent.file for item in queue for segment in item.published.segments)
         return live
+
+
+def _ranges_on(inputs: Mapping[ChannelKey, Position], ranges: Iterable[Range]) -> list[Range]:
+    """What was intended, in its order; on inputs that are new it is nothing."""
+    kept = {ChannelKey(r.edge, r.chain): r for r in ranges if ChannelKey(r.edge, r.chain) in inputs}
+    fresh = [Range(key.edge, key.chain, at, at) for key, at in inputs.items() if key not in kept]
+    return [*kept.values(), *fresh]
 
 
 def _position_group(group: ShardGroup) -> Group:
@@ -231,9 +256,8 @@ class Chains:
         """Fold in one durable record; forget what it consumed; return what it published."""
         chain = self.by_name[record.chain]
         published = chain.apply(record, encoded)
-        for given in chain.spec.inputs:
-            key = ChannelKey(given.edge, given.producer)
-            self.by_name[given.producer].drop_consumed(given.edge, oldest(chain.groups, key))
+        for key in chain.groups[0].at:
+            self.by_name[key.chain].drop_consumed(key.edge, oldest(chain.groups, key))
         return published
 
     def waiting(self, chain: Chain) -> Mapping[ChannelKey, deque[PublishedRows]]:
@@ -268,13 +292,35 @@ class Chains:
         chains = [chain.to_base() for chain in self.by_name.values()]
         return Base(paths.FORMAT_VERSION, query, generation, part, identity, time_us, chains)
 
-    def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> None:
-        """Take over a base and the records after it."""
+    def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> dict[ChannelKey, int]:
+        """Take over a base and the records after it; then let every chain have the edges of the program.
+
+        An edge that is new begins behind what its producer has committed: its rows went elsewhere.
+
+        Returns:
+            Rows that wait on edges that the program lacks, and that nobody would take.
+        """
+        for chain in self.by_name.values():
+            chain.move_to({})
         for saved in base.chains:
             if saved.chain in self.by_name:
                 self.by_name[saved.chain].load_base(saved)
         for record, encoded in tail:
             self.apply(record, encoded)
+        left = {
+            ChannelKey(edge, chain.name): sum(item.rows for item in queue)
+            for chain in self.by_name.values()
+            for edge, queue in chain.keep_edges().items()
+            if queue
+        }
+        for chain in self.by_name.values():
+            chain.move_to(
+                {
+                    ChannelKey(given.edge, given.producer): Position(self[given.producer].epoch + 1, 0)
+                    for given in chain.spec.inputs
+                }
+            )
+        return left
 
 
 def due_snapshots(chain: Chain, candidates: U16, retain_bytes: int, max_epochs: int, min_bytes: int) -> U16:

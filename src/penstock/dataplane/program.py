@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.channel import EdgeSpec, OlderSchema
 from penstock.dataplane.logic.protocol import LogicSpec
 
 Generate = Callable[[int, int], pa.RecordBatch]
@@ -26,6 +26,8 @@ class InputSpec:
     schema: pa.Schema
     slot: int = 0
     """Which input of the logic it is part of; the inputs of a union share one."""
+    older: tuple[OlderSchema, ...] = ()
+    """Schemas that rows of this edge had before the topology gained fields, oldest first."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class Driver(Process):
         self.opened: Opened = open_checkpoint(
             self.disk, self.checkpoint, self.program, takeover=True, who=self._who(), wall=self.loop.wall
         )
+        self.program = self.opened.program
         self.generation = self.opened.claim.generation
         self.engine = Engine(
             self.program,

@@ -228,6 +228,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
             "with option('takeover', 'true') to end it."
         )
     opened = open_checkpoint(disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s)
+    program = opened.program
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
     query._schema = declared.node.schema
