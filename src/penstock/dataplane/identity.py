@@ -147,16 +147,23 @@ def fit_program(checkpoint: str, meta: Meta, program: Program, generation: int) 
 
 
 def skeleton(meta: Meta) -> Program:
-    """Return the program without its logic, enough to read records and rows by."""
+    """Return the program without its logic and steps, enough to read records and rows by."""
+    edges = meta.edges or _early_edges(meta)
     stages = {
         name: StageSpec(
             name,
             was.kind,
             read_schema(was.arrow),
-            inputs=[_input_of(edge) for edge in meta.edges if edge.consumer == name],
+            inputs=[_input_of(edge) for edge in edges if edge.consumer == name],
             edges=[
-                EdgeSpec(edge.number, (), meta.stages[edge.consumer].shards, edge.consumer)
-                for edge in meta.edges
+                EdgeSpec(
+                    edge.number,
+                    (),
+                    meta.stages[edge.consumer].shards,
+                    edge.consumer,
+                    steps=(_UnknownStep(_schemas_of(edge)[0]),),
+                )
+                for edge in edges
                 if edge.producer == name
             ],
             keys=tuple(was.keys),
@@ -166,6 +173,25 @@ def skeleton(meta: Meta) -> Program:
         for name, was in meta.stages.items()
     }
     return Program(stages)
+
+
+@dataclass(frozen=True)
+class _UnknownStep:
+    """Stands for whatever a topology does to rows between two stages."""
+
+    schema: pa.Schema
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        raise NotImplementedError("a checkpoint does not hold the functions of its topology")
+
+
+def _early_edges(meta: Meta) -> list[EdgeIdentity]:
+    """The edges of a topology that an early release noted: numbered by consumer, in declared order."""
+    ends = [(producer, name) for name, stage in meta.stages.items() for producer in stage.inputs]
+    return [
+        EdgeIdentity(number, producer, consumer, 0, 0, [], [SchemaVersion(0, b"")])
+        for number, (producer, consumer) in enumerate(ends)
+    ]
 
 
 def read_schema(arrow: bytes) -> pa.Schema:
