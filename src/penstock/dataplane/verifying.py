@@ -228,9 +228,8 @@ def _verify_segment(
 
 def _verify_state(disk: Disk, report: Report, seen: Look) -> None:
     for chain in seen.chains.by_name.values():
-        if chain.spec.kind == "operator":
-            if _verify_frames(disk, report, _state_extents(chain), DAMAGE):
-                _verify_digests(disk, report, seen, chain)
+        if chain.spec.kind == "operator" and _verify_frames(disk, report, _state_extents(chain), DAMAGE):
+            _verify_digests(disk, report, seen, chain)
 
 
 def _state_extents(chain: Chain) -> Iterable[tuple[Extent, FrameKind]]:

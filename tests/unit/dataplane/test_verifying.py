@@ -288,7 +288,7 @@ def test_no_data_file_is_an_orphan_when_the_newest_records_may_be_lost(
     assert not [action for action in plan.actions if action.path.endswith((".seg", ".snp"))]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_plan_never_takes_away_what_a_record_names(crashed: str, data: st.DataObject) -> None:
     with scratch() as folder:
@@ -296,7 +296,9 @@ def test_a_plan_never_takes_away_what_a_record_names(crashed: str, data: st.Data
         shutil.copytree(crashed, checkpoint)
         files = sorted(path for path in Path(checkpoint).rglob("*") if path.is_file())
         for path in data.draw(st.lists(st.sampled_from(files), max_size=3, unique=True)):
-            how = data.draw(st.sampled_from(["cut", "flip", "delete", "empty"]))
+            # A log that is cut at an append is an earlier state, which names less.
+            ways = ["flip", "delete", "empty"] + (["cut"] if path.suffix != ".log" else [])
+            how = data.draw(st.sampled_from(ways))
             bytes_ = path.read_bytes()
             at = data.draw(st.integers(0, max(0, len(bytes_) - 1)))
             if how == "delete":
