@@ -14,9 +14,12 @@ import msgspec
 import numpy as np
 
 from penstock.dataplane import paths, records
+from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.positions import (
     START,
     ChannelKey,
+    Channels,
+    Moved,
     PieceTaken,
     PublishedRows,
     ShardGroup,
@@ -25,6 +28,8 @@ from penstock.dataplane.positions import (
 )
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import (
+    END_US,
+    IDLE_US,
     Base,
     ChainBase,
     DeltaFrame,
@@ -61,12 +66,23 @@ class Chain:
         self.deltas: deque[DeltaFrame] = deque()
         self.out: dict[int, deque[PublishedRows]] = {edge.edge: deque() for edge in spec.edges}
         self.out_bytes = 0
+        self.channels = _channels_of(spec)
+        self.event_us: dict[int, int] = {}
+        """By edge: latest event time of all rows so far, where the edge has a watermark of its own."""
+        self.said: dict[int, int | None] = {}
+        """By edge: what was last said of event time."""
         self.offset = 0
         self.batch: records.Batch | None = None
         self.intent: Record | None = None
         self.watermark_us: int | None = None
+        self.ended = False
+        """Of a source: whether nothing comes any more."""
+        self.idle = False
+        """Of a source: whether its last record said that nothing comes for now."""
         self.rows_in = 0
         self.rows_out = 0
+        self.late_rows = 0
+        self.dead_rows = 0
 
     def apply(self, record: Record, encoded: bytes) -> list[PublishedRows]:
         """Fold in the next record of this chain; return what it published."""
@@ -83,8 +99,8 @@ class Chain:
             self.offset = record.offsets[1]
         if record.batch is not None:
             self.batch = record.batch
-        if record.watermark_us is not None:
-            self.watermark_us = record.watermark_us
+        self.ended = self.ended or record.watermark_us == END_US
+        self.idle = record.idle
         for part in record.parts:
             self._apply_part(record.epoch, part)
         self._trim_deltas()
@@ -99,16 +115,18 @@ class Chain:
             )
 
     def _advance(self, groups: Iterable[Group]) -> None:
-        moved = [
-            (records.unpack_u16(group.shards), {ChannelKey(r.edge, r.chain): r.end for r in group.ranges})
-            for group in groups
-        ]
+        moved = [Moved(*_place(group)) for group in groups]
         if moved:
             self.groups = advance(self.groups, moved)
+            self.watermark_us = _least([group.watermark_us for group in self.groups])
 
     def _apply_part(self, epoch: int, part: records.TaskPart) -> None:
         self.rows_in += part.rows_in
         self.rows_out += part.rows_out
+        self.late_rows += part.late_rows
+        self.dead_rows += part.dead_rows
+        for edge, event_us in part.event_us:
+            self.event_us[edge] = max(event_us, self.event_us.get(edge, event_us))
         extents = [segment.extent for segment in part.segments] + ([part.delta] if part.delta else [])
         for snapshot in part.snapshots:
             self._apply_snapshot(snapshot)
@@ -138,20 +156,45 @@ class Chain:
 
     def _publish(self, record: Record) -> list[PublishedRows]:
         published: list[PublishedRows] = []
-        for edge, queue in self.out.items():
-            segments = [segment for part in record.parts for segment in part.segments if segment.edge == edge]
-            if segments:
-                item = PublishedRows(Published(record.epoch, segments, record.stamp, record.watermark_us))
-                queue.append(item)
+        for edge in self.spec.edges:
+            segments = [
+                segment for part in record.parts for segment in part.segments if segment.edge == edge.edge
+            ]
+            mark = self._mark(edge, record.idle) if edge.marked else None
+            if segments or mark != self.said.get(edge.edge):
+                made = Published(record.epoch, segments, record.stamp if segments else None, mark)
+                item = PublishedRows(made, edge.shards)
+                self.said[edge.edge] = mark
+                self.out[edge.edge].append(item)
                 self.out_bytes += item.bytes
                 published.append(item)
         return published
+
+    def _mark(self, edge: EdgeSpec, idle: bool) -> int | None:
+        """What is said of event time on an edge as of now."""
+        if self.ended:
+            return END_US
+        if idle:
+            return IDLE_US
+        if edge.delay_us is None or self.watermark_us == END_US:
+            return self.watermark_us
+        event_us = self.event_us.get(edge.edge)
+        return None if event_us is None else event_us - edge.delay_us
+
+    def has_said_its_end(self) -> bool:
+        """Whether those who read event time know that a bounded source has ended."""
+        return self.ended or not self.spec.bounded or not any(edge.marked for edge in self.spec.edges)
 
     def drop_consumed(self, edge: int, before: Position) -> None:
         """Forget what no consumer needs any more."""
         queue = self.out[edge]
         while queue and queue[0].epoch < before.epoch:
             self.out_bytes -= queue.popleft().bytes
+
+    def behind(self, edge: int) -> Range:
+        """An empty range behind all that is committed."""
+        at = Position(self.epoch + 1, 0)
+        return Range(edge, self.name, at, at, self.said.get(edge))
 
     def snapshot_of(self, shard: int) -> records.Snapshot | None:
         return self.snapshots.get(shard)
@@ -165,7 +208,15 @@ class Chain:
             epoch=self.epoch,
             hash=self.hash,
             groups=[_position_group(group) for group in self.groups],
-            edges=[EdgeBase(edge, [item.published for item in queue]) for edge, queue in self.out.items()],
+            edges=[
+                EdgeBase(
+                    edge,
+                    [item.published for item in queue],
+                    self.event_us.get(edge),
+                    self.said.get(edge),
+                )
+                for edge, queue in self.out.items()
+            ],
             versions=records.pack_u64(self.versions),
             digests=records.pack_u64(self.digests),
             dirty_since=records.pack_u64(self.dirty_since),
@@ -177,18 +228,21 @@ class Chain:
             watermark_us=self.watermark_us,
             rows_in=self.rows_in,
             rows_out=self.rows_out,
+            late_rows=self.late_rows,
+            dead_rows=self.dead_rows,
+            ended=self.ended,
         )
 
     def load_base(self, base: ChainBase) -> None:
         self.epoch, self.hash = base.epoch, base.hash
-        self.groups = [
-            ShardGroup(
-                records.unpack_u16(group.shards),
-                {ChannelKey(taken.edge, taken.chain): taken.end for taken in group.ranges},
-            )
-            for group in base.groups
-        ]
-        self.out = {edge.edge: deque(map(PublishedRows, edge.published)) for edge in base.edges}
+        self.groups = [ShardGroup(*_place(group)) for group in base.groups]
+        widths = {edge.edge: edge.shards for edge in self.spec.edges}
+        self.out = {
+            edge.edge: deque(PublishedRows(item, widths.get(edge.edge, 1)) for item in edge.published)
+            for edge in base.edges
+        }
+        self.event_us = {edge.edge: edge.event_us for edge in base.edges if edge.event_us is not None}
+        self.said = {edge.edge: edge.watermark_us for edge in base.edges}
         self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
         self.versions = records.unpack_u64(base.versions)
         self.digests = records.unpack_u64(base.digests).reshape(-1, 2)
@@ -200,23 +254,37 @@ class Chain:
         self.written = sum(frame.extent.length for frame in base.deltas)
         self.offset, self.batch, self.intent = base.offset, base.batch, base.intent
         self.watermark_us, self.rows_in, self.rows_out = base.watermark_us, base.rows_in, base.rows_out
+        self.late_rows, self.dead_rows, self.ended = base.late_rows, base.dead_rows, base.ended
+        self.idle = IDLE_US in self.said.values()
 
-    def keep_edges(self) -> dict[int, deque[PublishedRows]]:
-        """Have exactly the output edges of the program; return those it lacks, with what waits on them."""
-        wanted = [edge.edge for edge in self.spec.edges]
-        gone = {edge: queue for edge, queue in self.out.items() if edge not in wanted}
-        self.out = {edge: self.out.get(edge, deque()) for edge in wanted}
+    def take_on(self, spec: StageSpec) -> dict[int, deque[PublishedRows]]:
+        """Be of another spec from now on; return the output edges that it lacks, with what waits on them.
+
+        On an edge that is new all that was said of event time is said already: it begins behind it.
+        """
+        self.spec = spec
+        self.channels = _channels_of(spec)
+        gone = {edge: queue for edge, queue in self.out.items() if edge not in {e.edge for e in spec.edges}}
+        for edge in spec.edges:
+            if edge.edge not in self.out:
+                self.said[edge.edge] = self._mark(edge, self.idle) if edge.marked else None
+        self.out = {edge.edge: self.out.get(edge.edge, deque()) for edge in spec.edges}
         self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
+        # A source that has ended says so again to those who have not been told.
+        self.ended = self.ended and all(self.said.get(e.edge) == END_US for e in spec.edges if e.marked)
         return gone
 
-    def move_to(self, inputs: Mapping[ChannelKey, Position]) -> None:
-        """Have exactly these inputs; those that are new begin where it is said here."""
+    def stand_at(self, inputs: Mapping[ChannelKey, Range]) -> None:
+        """Have exactly these inputs; those that are new begin where their range says, which holds nothing."""
         self.groups = [
-            ShardGroup(group.shards, {key: group.at.get(key, at) for key, at in inputs.items()})
-            for group in self.groups
+            ShardGroup(*_place(msgspec.structs.replace(group, ranges=_ranges_on(inputs, group.ranges))))
+            for group in map(_position_group, self.groups)
         ]
         if self.intent is not None:
-            groups = [Group(group.shards, _ranges_on(inputs, group.ranges)) for group in self.intent.groups]
+            groups = [
+                msgspec.structs.replace(group, ranges=_ranges_on(inputs, group.ranges))
+                for group in self.intent.groups
+            ]
             self.intent = msgspec.structs.replace(self.intent, groups=groups)
 
     def live_files(self) -> set[str]:
@@ -230,16 +298,39 @@ class Chain:
         return live
 
 
-def _ranges_on(inputs: Mapping[ChannelKey, Position], ranges: Iterable[Range]) -> list[Range]:
-    """What was intended, in its order; on inputs that are new it is nothing."""
+def _channels_of(spec: StageSpec) -> Channels:
+    return Channels(
+        {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.marked},
+        {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.feedback},
+    )
+
+
+def _ranges_on(inputs: Mapping[ChannelKey, Range], ranges: Iterable[Range]) -> list[Range]:
+    """Ranges in their order, without inputs that are gone; on those that are new they hold nothing."""
     kept = {ChannelKey(r.edge, r.chain): r for r in ranges if ChannelKey(r.edge, r.chain) in inputs}
-    fresh = [Range(key.edge, key.chain, at, at) for key, at in inputs.items() if key not in kept]
-    return [*kept.values(), *fresh]
+    return [*kept.values(), *(taken for key, taken in inputs.items() if key not in kept)]
 
 
 def _position_group(group: ShardGroup) -> Group:
-    shards = records.pack_u16(group.shards)
-    return Group(shards, [Range(key.edge, key.chain, at, at) for key, at in sorted(group.at.items())])
+    ranges = [
+        Range(key.edge, key.chain, at, at, group.marks.get(key)) for key, at in sorted(group.at.items())
+    ]
+    return Group(records.pack_u16(group.shards), ranges, group.watermark_us)
+
+
+def _place(
+    group: Group,
+) -> tuple[U16, dict[ChannelKey, Position], dict[ChannelKey, int | None], int | None]:
+    """Where the shards of a recorded group stand after its ranges."""
+    keys = [ChannelKey(taken.edge, taken.chain) for taken in group.ranges]
+    at = {key: taken.end for key, taken in zip(keys, group.ranges, strict=True)}
+    marks = {key: taken.watermark_us for key, taken in zip(keys, group.ranges, strict=True)}
+    return records.unpack_u16(group.shards), at, marks, group.watermark_us
+
+
+def _least(marks: list[int | None]) -> int | None:
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if known and len(known) == len(marks) else None
 
 
 class Chains:
@@ -256,8 +347,9 @@ class Chains:
         """Fold in one durable record; forget what it consumed; return what it published."""
         chain = self.by_name[record.chain]
         published = chain.apply(record, encoded)
-        for key in chain.groups[0].at:
-            self.by_name[key.chain].drop_consumed(key.edge, oldest(chain.groups, key))
+        for given in chain.spec.inputs:
+            key = ChannelKey(given.edge, given.producer)
+            self.by_name[given.producer].drop_consumed(given.edge, oldest(chain.groups, key))
         return published
 
     def waiting(self, chain: Chain) -> Mapping[ChannelKey, deque[PublishedRows]]:
@@ -292,31 +384,36 @@ class Chains:
         chains = [chain.to_base() for chain in self.by_name.values()]
         return Base(paths.FORMAT_VERSION, query, generation, part, identity, time_us, chains)
 
-    def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> dict[ChannelKey, int]:
-        """Take over a base and the records after it; then let every chain have the edges of the program.
-
-        An edge that is new begins behind what its producer has committed: its rows went elsewhere.
-
-        Returns:
-            Rows that wait on edges that the program lacks, and that nobody would take.
-        """
-        for chain in self.by_name.values():
-            chain.move_to({})
+    def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> None:
+        """Take over a base and the records after it."""
         for saved in base.chains:
             if saved.chain in self.by_name:
                 self.by_name[saved.chain].load_base(saved)
         for record, encoded in tail:
             self.apply(record, encoded)
-        left = {
-            ChannelKey(edge, chain.name): sum(item.rows for item in queue)
-            for chain in self.by_name.values()
-            for edge, queue in chain.keep_edges().items()
-            if queue
-        }
+
+    def adopt(self, program: Program) -> dict[ChannelKey, int]:
+        """Go on with a program that has other edges or more stages.
+
+        An edge that is new begins behind what its producer has committed: those rows went elsewhere.
+
+        Returns:
+            Rows that wait on edges that the program lacks, and that nobody would take.
+        """
+        left: dict[ChannelKey, int] = {}
+        for name, chain in self.by_name.items():
+            for edge, queue in chain.take_on(program.stages[name]).items():
+                if rows := sum(item.rows for item in queue):
+                    left[ChannelKey(edge, name)] = rows
+        fresh = [name for name in program.stages if name not in self.by_name]
+        self.program = program
+        self.by_name = {name: self.by_name.get(name) or Chain(spec) for name, spec in program.stages.items()}
         for chain in self.by_name.values():
-            chain.move_to(
+            if chain.name in fresh:
+                chain.groups = [ShardGroup(chain.groups[0].shards, {})]
+            chain.stand_at(
                 {
-                    ChannelKey(given.edge, given.producer): Position(self[given.producer].epoch + 1, 0)
+                    ChannelKey(given.edge, given.producer): self[given.producer].behind(given.edge)
                     for given in chain.spec.inputs
                 }
             )

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.dataplane.channel import EdgeSpec, OlderSchema
+from penstock.dataplane.channel import Deal, EdgeSpec, OlderSchema
+from penstock.dataplane.logic.protocol import Logic
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import CheckpointError
 from penstock.topology.schema import parse_type
@@ -37,6 +38,9 @@ class StageIdentity(msgspec.Struct, frozen=True):
     """The schema of the rows it puts out, as Arrow encodes it."""
     key_types: list[str] = []
     ingested: bool = False
+    bounded: bool = False
+    clocked: bool = False
+    stateful: bool = True
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
@@ -55,9 +59,13 @@ class EdgeIdentity(msgspec.Struct, frozen=True):
     slot: int
     ordinal: int
     """Of the edges between the same output and the same input, in declared order."""
-    kind: list[str]
-    """How its rows are dealt: key columns and their types, and anything else that waiting rows depend on."""
     schemas: list[SchemaVersion]
+    output: str = "main"
+    dealt: list[str] = []
+    """How its rows come to shards: the way, and the key columns with their types."""
+    marked: bool = False
+    delay_us: int | None = None
+    feedback: bool = False
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -162,13 +170,19 @@ def skeleton(meta: Meta) -> Program:
                     meta.stages[edge.consumer].shards,
                     edge.consumer,
                     steps=(_UnknownStep(_schemas_of(edge)[0]),),
+                    deal=Deal(edge.dealt[0]) if edge.dealt else Deal.KEY,
+                    output=edge.output,
+                    marked=edge.marked,
+                    delay_us=edge.delay_us,
                 )
                 for edge in edges
                 if edge.producer == name
             ],
             keys=tuple(was.keys),
             shards=was.shards,
+            logic=_UnknownLogic(read_schema(was.arrow), was.clocked, was.stateful) if was.logic else None,
             ingested=was.ingested,
+            bounded=was.bounded,
         )
         for name, was in meta.stages.items()
     }
@@ -185,11 +199,26 @@ class _UnknownStep:
         raise NotImplementedError("a checkpoint does not hold the functions of its topology")
 
 
+@dataclass(frozen=True)
+class _UnknownLogic:
+    """Stands for the logic of an operator."""
+
+    schema: pa.Schema
+    clocked: bool
+    stateful: bool
+
+    def build(self, operator: str, *_: object) -> Logic:
+        raise NotImplementedError(f"a checkpoint does not hold the function of operator '{operator}'")
+
+    def identity(self) -> dict[str, object]:
+        return {}
+
+
 def _early_edges(meta: Meta) -> list[EdgeIdentity]:
     """The edges of a topology that an early release noted: numbered by consumer, in declared order."""
     ends = [(producer, name) for name, stage in meta.stages.items() for producer in stage.inputs]
     return [
-        EdgeIdentity(number, producer, consumer, 0, 0, [], [SchemaVersion(0, b"")])
+        EdgeIdentity(number, producer, consumer, 0, 0, [SchemaVersion(0, b"")])
         for number, (producer, consumer) in enumerate(ends)
     ]
 
@@ -202,7 +231,7 @@ def read_schema(arrow: bytes) -> pa.Schema:
 
 
 def _stage_identity(spec: StageSpec) -> StageIdentity:
-    given = spec.inputs[0].schema if spec.inputs else spec.schema
+    given = next((one.schema for one in spec.inputs if one.slot == 0), spec.schema)
     return StageIdentity(
         kind=spec.kind,
         schema=", ".join(f"{field.name} {field.type}" for field in spec.schema),
@@ -213,6 +242,9 @@ def _stage_identity(spec: StageSpec) -> StageIdentity:
         arrow=_encode_schema(spec.schema),
         key_types=[str(given.field(key).type) for key in spec.keys],
         ingested=spec.ingested,
+        bounded=spec.bounded,
+        clocked=spec.clocked,
+        stateful=spec.stateful,
     )
 
 
@@ -229,27 +261,25 @@ def _edges(program: Program) -> Iterator[tuple[int, Place, EdgeSpec, InputSpec]]
         seen: dict[tuple[str, str, int], int] = {}
         for given in stage.inputs:
             spec = ends[given.edge]
-            same = (given.producer, _output_of(spec), given.slot)
+            same = (given.producer, spec.output, given.slot)
             ordinal = seen.get(same, 0)
             seen[same] = ordinal + 1
-            yield given.edge, (given.producer, _output_of(spec), stage.name, given.slot, ordinal), spec, given
-
-
-def _output_of(spec: EdgeSpec) -> str:
-    return str(getattr(spec, "output", "main"))
+            yield given.edge, (given.producer, spec.output, stage.name, given.slot, ordinal), spec, given
 
 
 def _edge_identity(
     number: int, place: Place, spec: EdgeSpec, given: InputSpec, schemas: list[SchemaVersion]
 ) -> EdgeIdentity:
     producer, output, consumer, slot, ordinal = place
-    kind = [f"output {output}", f"dealt {getattr(spec, 'deal', 'keyed' if spec.keys else 'whole')!s}"]
-    kind.extend(f"key {key} {given.schema.field(key).type}" for key in spec.keys)
-    return EdgeIdentity(number, producer, consumer, slot, ordinal, kind, schemas)
+    keys = [f"{key} {given.schema.field(key).type}" for key in spec.keys]
+    return EdgeIdentity(
+        number, producer, consumer, slot, ordinal, schemas, output,
+        dealt=[spec.deal.value, *keys], marked=spec.marked, delay_us=spec.delay_us, feedback=given.feedback,
+    )  # fmt: skip
 
 
 def _place_of(edge: EdgeIdentity) -> Place:
-    return edge.producer, edge.kind[0], edge.consumer, edge.slot, edge.ordinal
+    return edge.producer, edge.output, edge.consumer, edge.slot, edge.ordinal
 
 
 def _encode_schema(schema: pa.Schema) -> bytes:
@@ -258,7 +288,7 @@ def _encode_schema(schema: pa.Schema) -> bytes:
 
 def _input_of(edge: EdgeIdentity) -> InputSpec:
     schema, older = _schemas_of(edge)
-    return InputSpec(edge.number, edge.producer, schema, edge.slot, older=older)
+    return InputSpec(edge.number, edge.producer, schema, edge.slot, edge.marked, edge.feedback, older)
 
 
 def _schemas_of(edge: EdgeIdentity) -> tuple[pa.Schema, tuple[OlderSchema, ...]]:
@@ -325,15 +355,13 @@ def _check_stage(checkpoint: str, name: str, was: StageIdentity, now: StageIdent
 
 
 def _logic_fault(was: Mapping[str, Any], now: Mapping[str, Any], noted: bool) -> str | None:
-    before, after = dict(was), dict(now)
-    states = before.pop("states", []), after.pop("states", [])
-    if noted:  # the schema is compared field by field
-        before.pop("schema", None)
-        after.pop("schema", None)
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            return f"its {key} was {before.get(key)!r} and is {after.get(key)!r}; change it back"
-    return state_fault(*states)
+    apart = {"states", "shared"} | ({"schema"} if noted else set())  # the schema is compared field by field
+    for key in sorted((was.keys() | now.keys()) - apart, key=lambda key: (key != "kind", key)):
+        if was.get(key) != now.get(key):
+            return f"its {key} was {was.get(key)!r} and is {now.get(key)!r}; change it back"
+    return state_fault(was.get("states", []), now.get("states", [])) or state_fault(
+        was.get("shared", []), now.get("shared", [])
+    )
 
 
 def state_fault(was: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]]) -> str | None:
@@ -407,10 +435,9 @@ def schema_fault(was: pa.Schema, now: pa.Schema) -> str | None:
 def _go_on(checkpoint: str, was: EdgeIdentity, now: EdgeIdentity, generation: int) -> EdgeIdentity:
     """Return an edge that goes on, with the schema that its rows have from this generation on."""
     where = f"Rows from '{was.producer}' to '{was.consumer}' do not fit the checkpoint {checkpoint}"
-    if was.kind != now.kind:
+    if was.dealt != now.dealt:
         raise CheckpointError(
-            f"{where}: they were dealt by {', '.join(was.kind[1:])} and are by {', '.join(now.kind[1:])}; "
-            f"change it back, {ELSE}."
+            f"{where}: they were dealt by {', '.join(was.dealt)} and are by {', '.join(now.dealt)}; change it back, {ELSE}."
         )
     before, after = read_schema(was.schemas[-1].arrow), read_schema(now.schemas[0].arrow)
     fault = schema_fault(before, after)
@@ -419,4 +446,4 @@ def _go_on(checkpoint: str, was: EdgeIdentity, now: EdgeIdentity, generation: in
     schemas = list(was.schemas)
     if not before.equals(after):
         schemas.append(SchemaVersion(generation, now.schemas[0].arrow))
-    return msgspec.structs.replace(was, schemas=schemas)
+    return msgspec.structs.replace(now, number=was.number, schemas=schemas)

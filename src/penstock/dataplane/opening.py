@@ -17,11 +17,11 @@ from penstock.dataplane import paths, recordlog
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.identity import Meta, encode_meta, fit_program, hash_meta
+from penstock.dataplane.identity import Fitted, Meta, encode_meta, fit_program, hash_meta, skeleton
 from penstock.dataplane.metas import Metas, create_meta, read_metas
 from penstock.dataplane.positions import ChannelKey
 from penstock.dataplane.program import Program
-from penstock.dataplane.recordlog import Claim, frame_bytes
+from penstock.dataplane.recordlog import Claim, LogTail, frame_bytes
 from penstock.dataplane.state.local import boot_id
 from penstock.errors import CheckpointError, PenstockError, StorageError
 
@@ -110,15 +110,26 @@ def _load(disk: Disk, checkpoint: str, program: Program, claim: Claim) -> Opened
     metas = read_metas(disk, checkpoint)
     meta = metas.in_force(tail)
     fitted = fit_program(checkpoint, meta, program, claim.generation)
-    chains = Chains(fitted.program)
-    if tail.base is not None:
-        _check_left(checkpoint, meta, chains.load(tail.base, tail.records))
+    chains = _fold(checkpoint, tail, meta, fitted)
     identity = metas.identity_of(meta)
     if fitted.changed:
         payload = encode_meta(fitted.meta)
         identity = hash_meta(payload)
         disk.create_exclusive(paths.meta_version(checkpoint, identity), frame_bytes(FrameKind.META, payload))
     return Opened(checkpoint, meta.query, claim, chains, identity, tail.base is None, fitted.program)
+
+
+def _fold(checkpoint: str, tail: LogTail, meta: Meta, fitted: Fitted) -> Chains:
+    """Fold the records under the topology that wrote them, then go on with the one that is started."""
+    if tail.base is None or not fitted.changed or not meta.edges:
+        chains = Chains(fitted.program)
+        if tail.base is not None:
+            chains.load(tail.base, tail.records)
+        return chains
+    chains = Chains(skeleton(meta))
+    chains.load(tail.base, tail.records)
+    _check_left(checkpoint, meta, chains.adopt(fitted.program))
+    return chains
 
 
 def _check_left(checkpoint: str, meta: Meta, left: dict[ChannelKey, int]) -> None:

@@ -207,4 +207,4 @@ def input_schema(chain: Chain) -> pa.Schema:
     """The schema of an operator's first input."""
     if not chain.spec.inputs:
         raise DeclarationError(f"'{chain.name}' has no input and no state.")
-    return chain.spec.inputs[0].schema
+    return next(given.schema for given in chain.spec.inputs if given.slot == 0)

@@ -316,7 +316,7 @@ REFUSED: dict[str, tuple[Callable[[], penstock.Stream] | None, str]] = {
     ),
     "another kind of operator": (
         lambda: source().groupBy("k").agg(penstock.count(), name="fold", shards=8),
-        "'fold' does not fit .*its .* was .* and is",
+        "'fold' does not fit .*its kind was 'rows' and is 'aggregates'; change it back",
     ),
     "a DataFrame instead of a function": (None, "had a DataFrame as its source False .* now has True"),
 }
