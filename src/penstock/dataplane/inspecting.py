@@ -250,7 +250,7 @@ def _view(seen: Look, chain: Chain) -> StageView:
         rows_in=chain.rows_in,
         rows_out=chain.rows_out,
         inputs=[_input_view(chain.groups, key, queue) for key, queue in waiting.items()],
-        state=state_view(chain) if was.kind == "operator" else None,
+        state=state_view(chain) if was.kind == "operator" and was.stateful else None,
         offset=chain.offset if was.kind == "source" and not was.ingested else None,
         batch=chain.batch.number if chain.batch is not None else None,
         intent=chain.intent.epoch if chain.intent is not None else None,
