@@ -12,22 +12,30 @@ import msgspec
 import pyarrow as pa
 import pytest
 from tests.faults.runs import fast_disk
+from tests.scenario import shapes
 
 import penstock
 from penstock import col
 from penstock.dataplane import paths, recordlog
+from penstock.dataplane.chains import Chains
+from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.identity import Meta, hash_meta, state_fault
+from penstock.dataplane.identity import Meta, hash_meta, skeleton, state_fault
+from penstock.dataplane.inspecting import look
 from penstock.dataplane.metas import read_metas
 from penstock.dataplane.opening import open_checkpoint
-from penstock.dataplane.program import Program
+from penstock.dataplane.positions import ChannelKey
+from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.dataplane.recordlog import LogWriter, frame_bytes
+from penstock.dataplane.records import END_US, NO_HASH, Position, Record, encode
+from penstock.dataplane.verifying import verify
 from penstock.errors import CheckpointError
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import key_of, make_rows
 from penstock.sim.timing import SMALL, quick
-from penstock.testing.schedule import check_schedule
+from penstock.testing.line import read_line
+from penstock.testing.schedule import check_schedule, find_schedule_faults
 
 ROWS = 300
 KEPT = quick(SMALL, retain_all=True)
@@ -422,3 +430,83 @@ def _rename_identity(checkpoint: str, payload: bytes) -> None:
     writer.start_part(base)
     writer.append([encoded for _, encoded in tail.records])
     writer.close()
+
+
+def shapes_flow() -> tuple[penstock.Stream, penstock.Stream]:
+    orders = penstock.generate(shapes.make_orders, schema=shapes.ORDERS, rate=1000, name="orders")
+    payments = penstock.generate(shapes.make_payments, schema=shapes.ORDERS, rate=1000, name="payments")
+    rules = penstock.generate(shapes.make_rules, schema=shapes.RULES, rate=1000, name="rules")
+    return orders, shapes.flow(orders, payments, rules)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_topology_of_every_shape_goes_on_exactly_once_beside_an_added_operator(
+    tmp_path: Path, seed: int
+) -> None:
+    _, total = shapes_flow()
+    driver = Driver(
+        fast_disk(),
+        str(tmp_path / "cp"),
+        program_of(total),
+        KEPT,
+        seed,
+        str(tmp_path / "node"),
+        rows=240,
+        rate=4e3,
+    )
+    chains = driver.engine.chains.by_name
+    assert driver.run_until(lambda: chains["total"].rows_in > 20 and chains["score"].out_bytes > 0)
+    made = chains["orders"].offset
+    driver.crash()
+    driver.loop.run_until(lambda: False, 1.0)
+    report = verify(fast_disk(), driver.checkpoint)
+    assert not report.damaged, report.findings
+    seen = look(fast_disk(), driver.checkpoint)
+    assert find_schedule_faults(read_line(driver.checkpoint, fast_disk()), skeleton(seen.meta)) == []
+    orders, total = shapes_flow()
+    audit = orders.groupBy("user").agg(
+        penstock.count(), penstock.sum("amount").alias("amount"), name="audit", shards=4
+    )
+    named = audit.withColumn("kind", penstock.lit("audit")).select("kind", "user", "count", "amount")
+    driver.program = program_of(named.union(total))
+    assert made < 240
+    driver.restart()
+    assert driver.run_until("drained", 60.0), driver.failed
+    last = {(row["kind"], row["user"]): (row["count"], row["amount"]) for row in driver.sink.rows()}
+    audited = {key[1]: counted for key, counted in last.items() if key[0] == "audit"}
+    assert {key: counted for key, counted in last.items() if key[0] != "audit"} == shapes.model(240, 240)
+    assert sum(int(str(count)) for count, _ in audited.values()) == 240 - made
+    driver.stop()
+    assert not verify(fast_disk(), driver.checkpoint).damaged
+
+
+def test_what_was_said_of_event_time_is_known_on_a_new_edge_and_an_end_is_said_again() -> None:
+    schema = pa.schema([("at", pa.timestamp("us"))])
+    given = InputSpec(0, "source", schema, marked=True)
+    edge = EdgeSpec(0, ("k",), 2, "a", marked=True)
+    stages = {
+        "source": StageSpec("source", "source", schema, edges=[edge], bounded=True),
+        "a": StageSpec("a", "operator", schema, [given], shards=2),
+    }
+    chains = Chains(Program(stages))
+    end = Record("source", 1, "epoch", 1, NO_HASH, 1, watermark_us=END_US)
+    chains.apply(end, encode(end))
+    assert chains["source"].ended and chains["source"].said == {0: END_US}
+    more = {
+        "source": dataclasses.replace(
+            stages["source"],
+            edges=[edge, EdgeSpec(1, ("k",), 3, "b", marked=True), EdgeSpec(2, (), 1, "sink")],
+        ),
+        "a": stages["a"],
+        "b": StageSpec("b", "operator", schema, [InputSpec(1, "source", schema, marked=True)], shards=3),
+        "sink": StageSpec("sink", "sink", schema, [InputSpec(2, "source", schema)]),
+    }
+    assert chains.adopt(Program(more)) == {}
+    (group,) = chains["b"].groups
+    key = ChannelKey(1, "source")
+    assert (group.at, group.marks, len(group.shards)) == ({key: Position(2, 0)}, {key: END_US}, 3)
+    assert chains["source"].ended and chains["a"].groups[0].at == {ChannelKey(0, "source"): Position(1, 0)}
+    told = {**more, "source": dataclasses.replace(more["source"], edges=[
+        edge, EdgeSpec(1, ("k",), 3, "b", marked=True), EdgeSpec(2, (), 1, "sink", marked=True)])}  # fmt: skip
+    chains.adopt(Program(told))
+    assert not chains["source"].ended and not chains["source"].has_said_its_end()
