@@ -84,6 +84,7 @@ class EntryState:
         memory_bytes: int,
         timers: Sequence[str] = (),
         shared: Mapping[str, StateSpec] | None = None,
+        key_state: type[KeyState] = KeyState,
     ) -> None:
         self.operator = operator
         self.key_codec = KeyCodec([key.type for key in keys], [key.name for key in keys], operator)
@@ -97,7 +98,7 @@ class EntryState:
         """The kinds of timers that keys have, by name (`EVENT_TIMERS`, `EPOCH_TIMERS`)."""
         self._columns.extend(self.timers.values())
         slots = {"__slots__": (*states, *timers)}
-        self._state_class: type[KeyState] = type("KeyState", (KeyState,), slots)
+        self._state_class: type[KeyState] = type("KeyState", (key_state,), slots)
         without_key = StateContext(operator, KeyCodec([], [], operator), self)
         self._shared_columns = [
             _build_column(without_key, name, ordinal, spec)
