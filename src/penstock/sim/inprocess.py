@@ -79,7 +79,7 @@ class Driver(Process):
         self.sink = sink if sink is not None else SinkLog()
         self.name = name
         self.rows, self.rate = rows, rate
-        self._arrivals = arrivals or (lambda _: Arrivals([(1.0, rate)], rows))
+        self._arrivals = arrivals or (lambda _: Arrivals([(1.0, self.rate)], self.rows))
         self.roll_bytes = roll_bytes
         self.capacity, self.nodes = capacity, nodes
         self.failed: PenstockError | None = None
