@@ -18,7 +18,7 @@ from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.identity import Fitted, Meta, encode_meta, fit_program, hash_meta, skeleton
-from penstock.dataplane.metas import Metas, create_meta, read_metas
+from penstock.dataplane.metas import create_meta, read_metas
 from penstock.dataplane.positions import ChannelKey
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import Claim, LogTail, frame_bytes
@@ -64,7 +64,7 @@ def open_checkpoint(
     for folder in (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint)):
         disk.make_dirs(folder)
     create_meta(disk, checkpoint, program)
-    _check_fits(checkpoint, read_metas(disk, checkpoint), program)
+    _check_fits(disk, checkpoint, program)
     who = who or this_process()
     if not takeover:
         holder = recordlog.resolve_holder(
@@ -151,10 +151,19 @@ def _check_claimed(disk: Disk, checkpoint: str) -> None:
         )
 
 
-def _check_fits(checkpoint: str, metas: Metas, program: Program) -> None:
-    """Refuse early what fits no topology that was ever noted, so that a wrong start does not end a running query."""
+def _check_fits(disk: Disk, checkpoint: str, program: Program) -> None:
+    """Refuse early what does not fit, so that a wrong start does not end a running query.
+
+    Which topology holds is known for sure only after the claim; until then, if the log cannot be read beside its
+    holder, one that fits is enough.
+    """
+    metas = read_metas(disk, checkpoint)
+    known = sorted(metas.known.values(), key=lambda meta: meta.generation)
+    if len(known) > 1:
+        with contextlib.suppress(CheckpointError, FileNotFoundError):
+            known = [metas.in_force(recordlog.read_tail(disk, checkpoint))]
     error: CheckpointError | None = None
-    for meta in sorted(metas.known.values(), key=lambda meta: meta.generation):
+    for meta in known:
         try:
             fit_program(checkpoint, meta, program, 0)
             return

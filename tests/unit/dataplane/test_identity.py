@@ -373,6 +373,21 @@ def test_a_topology_that_was_noted_and_never_run_does_not_hold(tmp_path: Path) -
     assert len(read_metas(fast_disk(), driver.checkpoint).known) == 2
 
 
+def test_a_start_with_the_topology_as_it_was_does_not_end_the_query_that_outgrew_it(tmp_path: Path) -> None:
+    first = program_of(fold(source()))
+    driver = crashed(tmp_path, first)
+    driver.program = program_of(
+        fold(source("id long, k long, tag string"), "id long, k long, seq long, tag string")
+    )
+    driver.restart()
+    stood = driver.engine.chains["fold"].epoch
+    assert driver.run_until(lambda: driver.engine.chains["fold"].epoch > stood)
+    with pytest.raises(CheckpointError, match=r"field 'tag' \(string\) is gone"):
+        open_checkpoint(fast_disk(), driver.checkpoint, first, takeover=True)
+    assert driver.run_until("drained"), driver.failed
+    driver.stop()
+
+
 def test_a_lost_or_swapped_file_of_a_changed_topology_is_named(tmp_path: Path) -> None:
     driver = crashed(tmp_path, program_of(fold(source())))
     wide = program_of(fold(source("id long, k long, tag string"), "id long, k long, seq long, tag string"))
