@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from penstock.dataplane import paths, recordlog
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
+from penstock.dataplane.fitting import Fitted, fit_program
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.identity import Fitted, Meta, encode_meta, fit_program, hash_meta, skeleton
+from penstock.dataplane.identity import Meta, encode_meta, hash_meta, skeleton
 from penstock.dataplane.metas import create_meta, read_metas
 from penstock.dataplane.positions import ChannelKey
 from penstock.dataplane.program import Program

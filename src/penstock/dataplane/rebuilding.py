@@ -107,7 +107,11 @@ def digest_function(stage: StageIdentity, given: pa.Schema, operator: str) -> Ca
     form = _columnar(stage, given, operator)
     if form is None:
         return _digest_of_entries
-    reader = EntryReader(form, key_types(given, stage.keys, operator), stage.keys, operator)
+    types = key_types(given, stage.keys, operator) if stage.keys else []
+    names = list(stage.keys)
+    if "window" in stage.logic:  # the start of the window comes first in the key
+        types, names = [pa.int64(), *types], ["window", *names]
+    reader = EntryReader(form, types, names, operator)
     return lambda entries: _digest_of_rows(entries, reader)
 
 
@@ -131,9 +135,10 @@ def _digest_of_rows(entries: Entries, reader: EntryReader) -> bytes:
 
 def _columnar(stage: StageIdentity, given: pa.Schema, operator: str) -> EntryFormat | None:
     """The shape of columnar aggregates; None for state in entries."""
-    if stage.logic.get("kind") != "aggregates":
+    declared: Any = stage.logic.get("aggregates")
+    window: Any = stage.logic.get("window", {})
+    if declared is None or window.get("kind") == "session_window":
         return None
-    declared: Any = stage.logic["aggregates"]
     aggregates = [Aggregate(AggregateKind(kind), column, n) for kind, column, _, n in declared]
     types = [one.input_type(given, operator) for one in aggregates]
     if not is_fixed_width(aggregates, types):

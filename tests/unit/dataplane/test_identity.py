@@ -20,8 +20,9 @@ from penstock.dataplane import paths, recordlog
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.compile import compile_program
+from penstock.dataplane.fitting import state_fault
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.identity import Meta, hash_meta, skeleton, state_fault
+from penstock.dataplane.identity import Meta, hash_meta, skeleton
 from penstock.dataplane.inspecting import look
 from penstock.dataplane.metas import read_metas
 from penstock.dataplane.opening import open_checkpoint
@@ -448,10 +449,12 @@ def _rename_identity(checkpoint: str, payload: bytes) -> None:
 
 
 def shapes_flow() -> tuple[penstock.Stream, penstock.Stream]:
-    orders = penstock.generate(shapes.make_orders, schema=shapes.ORDERS, rate=1000, name="orders")
-    payments = penstock.generate(shapes.make_payments, schema=shapes.ORDERS, rate=1000, name="payments")
-    rules = penstock.generate(shapes.make_rules, schema=shapes.RULES, rate=1000, name="rules")
-    return orders, shapes.flow(orders, payments, rules)
+    def given(make: Callable[[int, int], pa.RecordBatch], name: str) -> penstock.Stream:
+        return penstock.from_rows(pa.Table.from_batches([make(0, 240)]), name=name)
+
+    orders, payments = given(shapes.make_orders, "orders"), given(shapes.make_payments, "payments")
+    rules = given(shapes.make_rules, "rules")
+    return orders, shapes.everything(orders, payments, rules)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -489,7 +492,8 @@ def test_a_topology_of_every_shape_goes_on_exactly_once_beside_an_added_operator
     assert driver.run_until("drained", 60.0), driver.failed
     last = {(row["kind"], row["user"]): (row["count"], row["amount"]) for row in driver.sink.rows()}
     audited = {key[1]: counted for key, counted in last.items() if key[0] == "audit"}
-    assert {key: counted for key, counted in last.items() if key[0] != "audit"} == shapes.model(240, 240)
+    model = {**shapes.model(240, 240), **shapes.timed_model(240)}
+    assert {key: counted for key, counted in last.items() if key[0] not in ("audit", "late")} == model
     assert sum(int(str(count)) for count, _ in audited.values()) == 240 - made
     driver.stop()
     assert not verify(fast_disk(), driver.checkpoint).damaged
