@@ -20,7 +20,6 @@ from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.opening import Opened, open_checkpoint
-from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
@@ -237,18 +236,16 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         lambda opened: give_back(disk, checkpoint, opened.claim, time.time(), None),
     )
     try:
-        return _start_on(opened, declared, spark, program, settings)
+        return _start_on(opened, declared, spark, settings)
     except BaseException:
         with contextlib.suppress(Exception):
             give_back(disk, checkpoint, opened.claim, time.time(), None)
         raise
 
 
-def _start_on(
-    opened: Opened, declared: Declared, spark: SparkSession, program: Program, settings: Settings
-) -> Query:
+def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings: Settings) -> Query:
     """Start a query on a checkpoint that is claimed."""
-    disk, checkpoint = PosixDisk(), opened.checkpoint
+    disk, checkpoint, program = PosixDisk(), opened.checkpoint, opened.program
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
     query._schema = declared.node.schema
