@@ -119,7 +119,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     bids = stream(given["rate"], given["pause_s"], given["cores"])
     writer = (
-        bids.writeStream.foreachBatch(sink_into(folder))
+        bids.writeStream.foreach_arrow(sink_into(folder))
         .option("checkpointLocation", given["checkpoint"])
         .option("retainAll", True)
     )

@@ -61,6 +61,7 @@ class Chain:
         self.deltas: deque[DeltaFrame] = deque()
         self.out: dict[int, deque[PublishedRows]] = {edge.edge: deque() for edge in spec.edges}
         self.out_bytes = 0
+        self.edge_bytes: dict[int, int] = dict.fromkeys(self.out, 0)
         self.offset = 0
         self.batch: records.Batch | None = None
         self.intent: Record | None = None
@@ -144,6 +145,7 @@ class Chain:
                 item = PublishedRows(Published(record.epoch, segments, record.stamp, record.watermark_us))
                 queue.append(item)
                 self.out_bytes += item.bytes
+                self.edge_bytes[edge] += item.bytes
                 published.append(item)
         return published
 
@@ -151,7 +153,9 @@ class Chain:
         """Forget what no consumer needs any more."""
         queue = self.out[edge]
         while queue and queue[0].epoch < before.epoch:
-            self.out_bytes -= queue.popleft().bytes
+            gone = queue.popleft().bytes
+            self.out_bytes -= gone
+            self.edge_bytes[edge] -= gone
 
     def snapshot_of(self, shard: int) -> records.Snapshot | None:
         return self.snapshots.get(shard)
@@ -189,7 +193,8 @@ class Chain:
             for group in base.groups
         ]
         self.out = {edge.edge: deque(map(PublishedRows, edge.published)) for edge in base.edges}
-        self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
+        self.edge_bytes = {edge: sum(item.bytes for item in queue) for edge, queue in self.out.items()}
+        self.out_bytes = sum(self.edge_bytes.values())
         self.versions = records.unpack_u64(base.versions)
         self.digests = records.unpack_u64(base.digests).reshape(-1, 2)
         self.dirty_since = records.unpack_u64(base.dirty_since)
@@ -260,6 +265,10 @@ class Chains:
     def waiting_bytes(self) -> int:
         """Bytes in all channels that some consumer has not consumed."""
         return sum(chain.out_bytes for chain in self.by_name.values())
+
+    def waiting_bytes_for(self, chain: Chain) -> int:
+        """Bytes that wait for one stage."""
+        return sum(self.by_name[given.producer].edge_bytes[given.edge] for given in chain.spec.inputs)
 
     def live_files(self) -> set[str]:
         return set().union(*(chain.live_files() for chain in self.by_name.values()))

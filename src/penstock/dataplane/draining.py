@@ -35,6 +35,11 @@ class DrainMark:
                 self._passed[name] = chain.epoch
         return len(self._passed) == len(self._chains.by_name)
 
+    def is_next(self, name: str) -> bool:
+        """Whether all that feeds a stage is past the mark, and the stage itself is not."""
+        inputs = self._chains[name].spec.inputs
+        return name not in self._passed and all(given.producer in self._passed for given in inputs)
+
     def _is_past(self, chain: Chain, wall: float) -> bool:
         arrivals = self._arrivals.get(chain.name)
         if arrivals is not None:

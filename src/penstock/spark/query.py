@@ -20,18 +20,20 @@ from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.opening import open_checkpoint
+from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import CheckpointError, PenstockError, QueryError, SessionError
+from penstock.spark.batch_ingest import BatchIngest
 from penstock.spark.ingest import Ingest
 from penstock.spark.progress import progress_of
 from penstock.spark.running import active_on, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
+from penstock.spark.sinks import check_sink, make_sink, sink_settings
 from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.options import CHECKPOINT_LOCATION, TAKEOVER, derive_settings
-from penstock.topology.stream import Node
-from penstock.topology.writer import Declared
+from penstock.topology.writer import Declared, sources_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,7 +216,8 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     check_session(spark)
     await_slots(spark)
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(declared.options))
-    settings = Settings(**derive_settings(declared.options))
+    check_sink(declared)
+    settings = Settings(**_settings_of(declared))
     program = compile_program(
         declared.node,
         tasks=real_cores(spark),
@@ -231,8 +234,12 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
     query._schema = declared.node.schema
-    consume = {"noop": None, "memory": query._remember, "function": declared.function}[declared.sink]
-    ingested = [node for node in _sources(declared.node) if node.kind == "dataframe"]
+    try:
+        sink = make_sink(declared, spark, opened, query._remember)
+    except BaseException:
+        give_back(disk, checkpoint, opened.claim, time.time(), None)
+        raise
+    ingested = [node for node in sources_of(declared.node) if node.kind == "dataframe"]
     shell = SparkShell(
         spark,
         program,
@@ -242,16 +249,22 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         hosts=_hosts(spark),
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
-        consume=consume,
+        sink=sink,
         on_end=query._ended,
     )
     query._shell = shell
-    for node in _sources(declared.node):
+    trigger = declared.trigger
+    for node in sources_of(declared.node):
         if node.kind == "generate":
             shell.engine.set_arrivals(node.name, Arrivals(node.rate, node.limit))
+        elif node.bounded:
+            query._ingests.append(BatchIngest(shell, node.name, node.dataframe, node.schema, node.stamp))
         else:
-            query._ingests.append(Ingest(shell, node.name, node.dataframe, node.schema, node.stamp))
-    shell.ends_when_drained = all(node.bounded for node in _sources(declared.node))
+            query._ingests.append(
+                Ingest(shell, node.name, node.dataframe, node.schema, node.stamp, trigger.for_spark())
+            )
+    if trigger.ends or all(node.bounded for node in sources_of(declared.node)):
+        shell.sources_ended = lambda: all(ingest.finished for ingest in query._ingests)
     try:
         shell.start()
         for ingest in query._ingests:
@@ -275,13 +288,14 @@ def _active_session() -> SparkSession:
     return active
 
 
-def _sources(node: Node) -> list[Node]:
-    if not node.inputs:
-        return [node]
-    found: dict[str, Node] = {}
-    for given in node.inputs:
-        found.update({one.name: one for one in _sources(given)})
-    return list(found.values())
+def _settings_of(declared: Declared) -> dict[str, Any]:
+    found = {**derive_settings(declared.options), **sink_settings(declared)}
+    if declared.trigger.interval_s is not None:
+        # What gathers between two epochs must fit into one, whatever time that takes.
+        longest = found.get("max_epoch_s", Settings.max_epoch_s)
+        found["min_epoch_s"] = declared.trigger.interval_s
+        found["max_epoch_s"] = max(longest, declared.trigger.interval_s)
+    return found
 
 
 def _hosts(spark: SparkSession) -> tuple[str, str]:
