@@ -171,7 +171,7 @@ def find_damage(path: str, disk: Disk | None = None) -> Iterator[str]:
 def _encode(rows: pa.Table, sink_epoch: int, compression: str) -> pa.Buffer:
     out = pa.BufferOutputStream()
     schema = rows.schema.with_metadata({_EPOCH: str(sink_epoch).encode()})
-    with pq.ParquetWriter(out, schema, compression=compression, store_schema=False) as writer:
+    with pq.ParquetWriter(out, schema, compression=compression) as writer:
         writer.write(rows.replace_schema_metadata(schema.metadata))
     return out.getvalue()
 
