@@ -230,6 +230,9 @@ class SparkShell(Listener):
         self.lease_pids[lease] = hello.pid
         self._had_leases = True
         self._lease_failures = 0
+        if self._ended.is_set():  # a query with little to do may be over before its leases are up
+            self.hub.send(lease, messages.End("the query is over"))
+            return
         self.engine.on_lease_up(lease, hello.node)
 
     def lease_down(self, lease: str, reason: str) -> None:
