@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from penstock.dataplane.channel import EdgeSpec
-from penstock.dataplane.logic.protocol import EpochInput, LogicSpec, ShardedRows
+from penstock.dataplane.logic.protocol import EpochInput, LogicSpec, PlainLogic, PlainSpec, ShardedRows
 from penstock.dataplane.logic.rows import RowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import OperatorError
@@ -84,7 +84,7 @@ def gather_row(state: MemoryState, shard: int, row: Row) -> Row:
 
 
 @dataclass
-class StepSpec:
+class StepSpec(PlainSpec):
     """Logic that takes one row after the other, over memory state; the `LogicSpec` of simulations."""
 
     step: Step
@@ -100,7 +100,7 @@ class StepSpec:
         return {"kind": "step", "schema": self.schema.names}
 
 
-class StepLogic:
+class StepLogic(PlainLogic):
     """One task's step logic."""
 
     def __init__(self, spec: StepSpec) -> None:

@@ -53,6 +53,8 @@ class BatchIngest(Ingest):
                 context = self._dataframe.sparkSession.sparkContext
                 context.setJobGroup(self._group, f"penstock source {self._source}")
                 self._commit(self._dataframe, THE_BATCH)
+            hub, engine = self._shell.hub, self._shell.engine
+            hub.ask(lambda: engine.on_source_over(self._source))
         except PenstockError as error:
             self._error = error
         except Exception as error:

@@ -359,7 +359,10 @@ class SparkShell(Listener):
         """Whether all rows of sources that have ended are through every sink."""
         if self._end_mark is None:
             self._end_mark = self.engine.mark()
-        return self.engine.passed_mark(self._end_mark) and self.engine.drained()
+        if not self.engine.passed_mark(self._end_mark):
+            return False
+        self._end_mark = None  # what timers have put out since is not in front of it
+        return self.engine.drained()
 
     def _mention_slow_epochs(self) -> None:
         for stage, (epoch, seconds) in self.hub.ask(self.engine.slow_epochs).items():

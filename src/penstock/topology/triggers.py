@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import DeclarationError
+from penstock.topology.durations import parse_duration
 
-_UNITS = {
-    "microsecond": 1e-6,
-    "millisecond": 1e-3,
-    "second": 1.0,
-    "minute": 60.0,
-    "hour": 3_600.0,
-    "day": 86_400.0,
-    "week": 604_800.0,
-}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
 _REFUSED = {
     "continuous": "epochs follow one another without a pause already; leave the trigger out",
     "realTime": "epochs follow one another without a pause already; leave the trigger out",
@@ -37,7 +27,7 @@ class Trigger:
     ends: str | None = None
     """once | availableNow, as the Spark query of a streaming DataFrame is told."""
     interval: str | None = None
-    """The interval as it was written."""
+    """The interval as Spark reads it."""
 
     def for_spark(self) -> dict[str, Any]:
         """Return the arguments of `trigger(...)` for the Spark query of a streaming DataFrame."""
@@ -64,20 +54,11 @@ def read_trigger(given: dict[str, Any]) -> Trigger:
         if value is not True:
             raise DeclarationError(f"trigger({name}=...) must be True, not {value!r}.")
         return Trigger(ends=name)
-    seconds = read_interval(value, "trigger(processingTime=...)")
-    return Trigger(interval_s=seconds, interval=str(value)) if seconds > 0 else Trigger()
-
-
-def read_interval(given: object, where: str) -> float:
-    """Return the seconds of an interval as Spark writes them: "5 seconds", "1 minute 30 seconds".
-
-    Raises:
-        DeclarationError: it is none.
-    """
-    text = given.strip().lower() if isinstance(given, str) else ""
-    text = text.removeprefix("interval ").strip()
-    parts = _PART.findall(text)
-    units = [_UNITS.get(unit.removesuffix("s")) for _, unit in parts]
-    if not parts or None in units or _PART.sub("", text).strip(" ,"):
-        raise DeclarationError(f"{where} must be an interval such as '5 seconds', not {given!r}.")
-    return sum(float(number) * (unit or 0.0) for (number, _), unit in zip(parts, units, strict=True))
+    interval_us = parse_duration(value, "trigger(processingTime=...)")
+    if interval_us < 0:
+        raise DeclarationError(f"trigger(processingTime=...) must not be negative: {value!r}.")
+    return (
+        Trigger(interval_s=interval_us / 1e6, interval=f"{interval_us} microseconds")
+        if interval_us
+        else Trigger()
+    )

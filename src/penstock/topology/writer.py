@@ -254,12 +254,14 @@ class StreamWriter:
 
 def sources_of(node: Node) -> list[Node]:
     """Return all sources above a node, each once."""
-    if not node.inputs:
-        return [node]
-    found: dict[str, Node] = {}
-    for given in node.inputs:
-        found.update({one.name: one for one in sources_of(given)})
-    return list(found.values())
+    seen: dict[int, Node] = {}
+    ahead = [feed.stage for feed in node.feeds()]
+    while ahead:
+        one = ahead.pop()
+        if id(one) not in seen:
+            seen[id(one)] = one
+            ahead.extend(feed.stage for given in one.inputs for feed in given.feeds())
+    return [one for one in seen.values() if not one.inputs]
 
 
 def check_output_mode(node: Node, mode: object) -> None:

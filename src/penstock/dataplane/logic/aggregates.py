@@ -26,7 +26,7 @@ from penstock.dataplane.logic.aggregate_words import (
     read_words,
 )
 from penstock.dataplane.logic.key_groups import Grouper
-from penstock.dataplane.logic.protocol import EpochInput, Logic
+from penstock.dataplane.logic.protocol import EpochInput, Logic, PlainLogic, PlainSpec
 from penstock.dataplane.logic.wide_aggregates import WideAggregateLogic
 from penstock.dataplane.state.column_entries import BITS, WORDS, EntryFormat
 from penstock.dataplane.state.columns import ColumnState
@@ -35,7 +35,7 @@ from penstock.topology.aggregates import Aggregate, AggregateKind, output_schema
 
 
 @dataclass
-class AggregateSpec:
+class AggregateSpec(PlainSpec):
     """The declared aggregates of one operator. Made by `declare`."""
 
     aggregates: tuple[Aggregate, ...]
@@ -72,7 +72,7 @@ class AggregateSpec:
         }
 
 
-class AggregateLogic:
+class AggregateLogic(PlainLogic):
     """Aggregates that fit words, over columnar state."""
 
     wants_shard_order = False

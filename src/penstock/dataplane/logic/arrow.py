@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.dataplane.keys.encoding import encode_keys
-from penstock.dataplane.logic.protocol import EpochInput
+from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec
 from penstock.dataplane.logic.rows import operator_error, states_identity
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
@@ -28,7 +28,7 @@ column."""
 
 
 @dataclass(frozen=True)
-class ArrowLogicSpec:
+class ArrowLogicSpec(PlainSpec):
     """A vectorised function with its output schema and states, as declared."""
 
     fn: ArrowFunction
@@ -44,7 +44,7 @@ class ArrowLogicSpec:
         return {"kind": "arrow", **states_identity(self.schema, self.states)}
 
 
-class ArrowLogic:
+class ArrowLogic(PlainLogic):
     """A vectorised function inside one task."""
 
     def __init__(

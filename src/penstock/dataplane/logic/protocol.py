@@ -6,13 +6,20 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from penstock.dataplane.state.protocol import I64, U16, TaskState
+
+MAIN: Final = "main"
+"""The output that every logic has: what `run` returns."""
+DEAD: Final = "dead"
+"""Side output: rows of calls that raised, with the traceback."""
+LATE: Final = "late"
+"""Side output: rows that came behind the watermark."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,17 @@ class ShardedRows:
     offsets: I64
     """len(shards) + 1 row offsets into `rows`."""
     rows: pa.Table
+    late_us: I64 | None = None
+    """For each row: it is late if its event time is not after this. It follows from what the row's producer had
+    published before it, not from how epochs were cut here. None where the input has no watermark."""
+
+
+@dataclass(frozen=True)
+class ShardClock:
+    """Shards that take part in an epoch, with or without rows, and their watermark after its rows."""
+
+    shards: U16
+    watermark_us: int | None
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,9 @@ class EpochInput:
     """The epoch time: the only clock operators may read."""
     inputs: Sequence[ShardedRows]
     """One per declared input of the operator."""
+    clocks: Sequence[ShardClock] = ()
+    """All shards that take part. An operator that is `clocked` is also run without rows, when its watermark moved or
+    one of its timers is due."""
 
 
 class Logic(Protocol):
@@ -53,9 +74,36 @@ class Logic(Protocol):
         """
         ...
 
+    @property
+    def sides(self) -> Mapping[str, pa.Table]:
+        """Side outputs of the last `run`, by name; what is empty may be left out."""
+        ...
+
+    @property
+    def late_rows(self) -> int:
+        """How many rows of the last `run` were left out because they were late."""
+        ...
+
+
+class PlainLogic:
+    """What logic without side outputs and without event time has of them: nothing."""
+
+    sides: Mapping[str, pa.Table] = {}
+    late_rows = 0
+
 
 class LogicSpec(Protocol):
     """A declared operator's logic, as shipped to tasks; `build` is called once per task, after the fork."""
+
+    @property
+    def clocked(self) -> bool:
+        """Whether the logic acts on watermarks or timers, and so is run without rows too."""
+        ...
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the logic keeps state per shard."""
+        ...
 
     @property
     def schema(self) -> pa.Schema:
@@ -71,3 +119,10 @@ class LogicSpec(Protocol):
     def identity(self) -> dict[str, object]:
         """Return what must not change across restarts (kind, state names and types), JSON-able."""
         ...
+
+
+class PlainSpec:
+    """A spec whose logic keeps state and acts on rows alone."""
+
+    clocked = False
+    stateful = True

@@ -28,7 +28,7 @@ from penstock.dataplane.logic.aggregate_words import (
     view_column,
 )
 from penstock.dataplane.logic.key_groups import Grouper, KeyGroups, Question
-from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
+from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, ShardedRows
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.protocol import TaskState
 from penstock.errors import OperatorError
@@ -233,7 +233,7 @@ class _TopN(_Column):
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values).cast(self.field.type)
 
 
-class WideAggregateLogic:
+class WideAggregateLogic(PlainLogic):
     """Aggregates over one entry per key."""
 
     def __init__(

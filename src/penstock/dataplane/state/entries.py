@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
@@ -28,12 +28,15 @@ from penstock.dataplane.state.local import LocalShard
 from penstock.dataplane.state.maps import MapColumn
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA, U16, U32, U64, Delta, digest_bytes
 from penstock.dataplane.state.sealing import entry_hash, entry_hashes, hash_lanes, seal, sum_of, unseal
+from penstock.dataplane.state.timers import EPOCH_TIMERS, NEVER, Due, TimerColumn
 from penstock.dataplane.state.values import ValueCodec
 from penstock.errors import CorruptFileError, StorageError
 from penstock.topology.rows import struct_class
 from penstock.topology.states import ListState, MapState, StateSpec
 
 _KEY_WEIGHT: Final = 500
+_FIRST_SHARED: Final = 201
+"""First ordinal of a shard's own states; declared states of keys have ordinals up to 200."""
 _KEPT_RATIO: Final = 0.8
 _MAX_PENDING: Final = 1 << 18
 _PENDING_BYTES: Final = 64  # an estimate: most are newer values of entries that are counted already
@@ -49,6 +52,8 @@ class _Shard:
     pending: _Pending = field(default_factory=dict)
     """Committed entries that are not in `local` yet; None deletes."""
     cache: dict[bytes, KeyState] = field(default_factory=dict)
+    shared: KeyState | None = None
+    """The states of the shard itself, never evicted."""
 
 
 @dataclass
@@ -72,7 +77,13 @@ class EntryState:
     """`TaskState` of declared value, list and map states."""
 
     def __init__(
-        self, operator: str, keys: Sequence[pa.Field], states: dict[str, StateSpec], memory_bytes: int
+        self,
+        operator: str,
+        keys: Sequence[pa.Field],
+        states: dict[str, StateSpec],
+        memory_bytes: int,
+        timers: Sequence[str] = (),
+        shared: Mapping[str, StateSpec] | None = None,
     ) -> None:
         self.operator = operator
         self.key_codec = KeyCodec([key.type for key in keys], [key.name for key in keys], operator)
@@ -82,7 +93,18 @@ class EntryState:
             _build_column(context, name, ordinal, spec)
             for ordinal, (name, spec) in enumerate(states.items(), start=1)
         ]
-        self._state_class: type[KeyState] = type("KeyState", (KeyState,), {"__slots__": tuple(states)})
+        self.timers = {name: TimerColumn(context, name) for name in timers}
+        """The kinds of timers that keys have, by name (`EVENT_TIMERS`, `EPOCH_TIMERS`)."""
+        self._columns.extend(self.timers.values())
+        slots = {"__slots__": (*states, *timers)}
+        self._state_class: type[KeyState] = type("KeyState", (KeyState,), slots)
+        without_key = StateContext(operator, KeyCodec([], [], operator), self)
+        self._shared_columns = [
+            _build_column(without_key, name, ordinal, spec)
+            for ordinal, (name, spec) in enumerate((shared or {}).items(), start=_FIRST_SHARED)
+        ]
+        slots = {"__slots__": tuple(shared or ())}
+        self._shared_class: type[KeyState] = type("SharedState", (KeyState,), slots)
         self._memory_bytes = memory_bytes
         self._owner = uuid.uuid4().hex
         self._shards: dict[int, _Shard] = {}
@@ -125,6 +147,56 @@ class EntryState:
         self._weigh(states)
         for state in states:
             state._settled = self._clock
+
+    def roll_back(self, state: KeyState, key: bytes) -> None:
+        """Forget what was changed in a state of this epoch that is not settled; it holds what is committed again."""
+        owned = self._shards[state._shard]
+        del owned.cache[key]
+        self._load([key], state._shard, owned)
+        fresh = owned.cache[key]
+        for column in self._columns:
+            setattr(state, column.name, getattr(fresh, column.name))
+        state._object = None
+        owned.cache[key] = state
+
+    # ------------------------------------------------------------------------------------ of a shard, not of a key
+
+    def shared(self, shard: int) -> KeyState:
+        """Return the states that a shard has of its own; changes count when they are settled."""
+        owned = self._shards[shard]
+        if owned.shared is None:
+            owned.shared = self._shared_class(None, shard)
+            for column in self._shared_columns:
+                setattr(owned.shared, column.name, column.make(shard, b"", False))
+        return owned.shared
+
+    def settle_shared(self, state: KeyState) -> None:
+        """Encode what changed in the states of a shard."""
+        for column in self._shared_columns:
+            column.collect([state], self._changes)
+
+    # ------------------------------------------------------------------------------------ timers
+
+    def due_timers(self, kind: str, shard: int, until_us: int) -> list[Due]:
+        """Return the timers of a shard up to and including `until_us`, in order of time and key; those that settled
+        states have set or taken back in this epoch count."""
+        column, owned = self.timers[kind], self._shards[shard]
+        if not column.is_due(shard, until_us):
+            return []
+        self._flush(shard, owned)
+        return column.due(shard, until_us, owned.local)
+
+    def next_timer_us(self) -> int | None:
+        """Return a time before which no epoch timer is due, None where there is none."""
+        column = self.timers.get(EPOCH_TIMERS)
+        if column is None or not self._shards:
+            return None
+        for shard, owned in self._shards.items():
+            if not column.knows(shard):
+                self._flush(shard, owned)
+                column.next_us(shard, owned.local)
+        earliest = min(column.next_us(shard, None) for shard in self._shards)
+        return None if earliest >= NEVER else earliest
 
     def _load(self, keys: list[bytes], shard: int, owned: _Shard) -> None:
         """Make the decoded states of keys that are not in memory; values are read at once, the rest on
@@ -225,6 +297,8 @@ class EntryState:
         self._pending_entries -= len(owned.pending)
         self._weight -= sum(state._weight for state in owned.cache.values())
         self._touched = [state for state in self._touched if state._shard != shard]
+        for column in self.timers.values():
+            column.forget(shard)
         return owned
 
     # ------------------------------------------------------------------------------------ life of an epoch
@@ -257,6 +331,8 @@ class EntryState:
         staged, self._staged = self._staged, None
         self._touched = []
         self._clock += 1
+        for column in self.timers.values():
+            column.committed()
         if staged is not None:
             self._commit(staged)
         if self._weight > self._memory_bytes:

@@ -166,6 +166,26 @@ class LocalShard:
             items = [item for item in items if item[0].startswith(prefix)][:limit]
         return items
 
+    def scan_up_to(self, prefix: bytes, bound: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Return the entries from `prefix` whose key begins with nothing greater than `bound`, and the first key after
+        them that begins with `prefix`. Both are short: they lie in the part of a key that is never cut."""
+
+        def read(transaction: Any) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+            cursor = transaction.cursor()
+            found: list[tuple[bytes, bytes]] = []
+            if not cursor.set_range(prefix):
+                return found, None
+            for key, value in cursor.iternext(keys=True, values=True):
+                if not key.startswith(prefix):
+                    break
+                if key[: len(bound)] > bound:
+                    return found, key
+                found.append((key, value))
+            return found, None
+
+        items, after = self._read(read)
+        return [item if len(item[0]) <= _PLAIN_BYTES else self._split(*item) for item in items], after
+
     def last(self, prefix: bytes) -> bytes | None:
         """Return the greatest key made of `prefix` and eight more bytes, None when there is none."""
         if len(prefix) + 8 > _PLAIN_BYTES:
