@@ -29,10 +29,11 @@ _EPOCH = b"penstock.sink_epoch"
 
 
 class Owner(msgspec.Struct):
-    """Whose folder it is."""
+    """Whose folder it is, and how it is laid out."""
 
     format: int
     query: str
+    partition_by: list[str] = []
 
 
 class ParquetFile(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ class ParquetFolder:
         partition_by: columns that become folders `column=value`, as Spark lays them out.
 
     Raises:
-        CheckpointError: the folder belongs to another query, or to a newer release.
+        CheckpointError: the folder belongs to another query or a newer release, or has other partitions.
         StorageError: it cannot be written.
     """
 
@@ -129,13 +130,20 @@ class ParquetFolder:
 
     def _claim(self) -> None:
         path = os.path.join(self._hidden, OWNER)
-        if self._disk.create_exclusive(path, msgspec.json.encode(Owner(FORMAT, self._query))):
+        mine = Owner(FORMAT, self._query, list(self._partition_by))
+        if self._disk.create_exclusive(path, msgspec.json.encode(mine)):
             return
         owner = _decode(self._disk.read(path), Owner, path)
         if owner.query != self._query:
             raise CheckpointError(
                 f"The folder {self.path} holds rows of query {owner.query}, and this checkpoint is that of query "
                 f"{self._query}, so rows could be there twice; give another path, or the checkpoint of that query."
+            )
+        if owner.partition_by != mine.partition_by:
+            # A sink epoch that is repeated must find the names that it was given.
+            raise CheckpointError(
+                f"The folder {self.path} is laid out by {owner.partition_by}, and this query partitions by "
+                f"{mine.partition_by}; give the same partitionBy(...), or another path."
             )
 
 

@@ -24,7 +24,8 @@ class BatchIngest(Ingest):
     def start(self) -> None:
         self._done = threading.Event()
         self._error: PenstockError | None = None
-        self._group = f"penstock-{self._shell.opened.query}-{self._source}"
+        opened = self._shell.opened
+        self._group = f"penstock-{opened.query}-{opened.claim.generation}-{self._source}"
         threading.Thread(target=self._run, name=f"penstock-{self._source}", daemon=True).start()
 
     def stop(self) -> None:

@@ -77,29 +77,31 @@ def make_sink(declared: Declared, spark: SparkSession, opened: Opened, remember:
         remember: keeps rows for `query.table()`.
     """
     label = declared.name or declared.node.name
+    # A driver that ends cancels its own jobs, and not those of the one that has taken over.
+    group = f"penstock-{opened.query}-{opened.claim.generation}-sink"
     if declared.sink == "parquet":
         return ParquetSink(declared, opened)
     if declared.sink == "console":
-        return ConsoleSink(declared, Jobs(spark, label, opened.query))
+        return ConsoleSink(declared, Jobs(spark, label, group))
     if declared.sink == "memory":
         view = MemoryView(spark, declared.name, declared.node.schema) if declared.name else None
-        return MemorySink(remember, view, Jobs(spark, label, opened.query))
+        return MemorySink(remember, view, Jobs(spark, label, group))
     if declared.sink == ARROW_FUNCTION:
         assert declared.function is not None
         return ArrowSink(declared.function)
     if declared.sink == BATCH_FUNCTION:
         assert declared.function is not None
-        return DataFrameSink(declared.function, Jobs(spark, label, opened.query))
+        return DataFrameSink(declared.function, Jobs(spark, label, group))
     return None
 
 
 class Jobs:
     """How the Spark jobs of a sink appear: in the caller's session and pool, named by query and sink epoch."""
 
-    def __init__(self, spark: SparkSession, label: str, query: str) -> None:
+    def __init__(self, spark: SparkSession, label: str, group: str) -> None:
         self.spark = spark
         self._label = label
-        self._group = f"penstock-{query}-sink"
+        self._group = group
         self._pool = spark.sparkContext.getLocalProperty("spark.scheduler.pool")
 
     def dataframe(self, table: pa.Table, sink_epoch: int) -> DataFrame:

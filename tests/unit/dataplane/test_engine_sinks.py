@@ -34,16 +34,16 @@ def epochs(driver: Driver) -> list[int]:
 
 
 def test_rows_gather_for_a_sink_until_the_time_is_up(tmp_path: Path) -> None:
-    driver = driver_on(tmp_path, quick(KEPT, sink_hold_s=2.0), rows=10_000_000, rate=200.0)
+    driver = driver_on(tmp_path, quick(KEPT, sink_hold_s=0.5), rows=10_000_000, rate=200.0)
     gathering = driver.engine.runs["sink"]
     assert driver.run_until(lambda: gathering.gathers_since is not None, 5.0)
     began = driver.loop.now
-    driver.run_until(1.8)
+    driver.run_until(0.4)
     assert not driver.sink.calls
-    assert driver.run_until(lambda: bool(driver.sink.calls), 1.0)
-    assert driver.loop.now - began == pytest.approx(2.0, abs=0.2)
-    driver.run_until(6.0)
-    assert 3 <= len(driver.sink.calls) <= 4 and sum(epochs(driver)[1:]) > 600
+    assert driver.run_until(lambda: bool(driver.sink.calls), 0.5)
+    assert driver.loop.now - began == pytest.approx(0.5, abs=0.1)
+    driver.run_until(1.5)
+    assert 3 <= len(driver.sink.calls) <= 4 and sum(epochs(driver)[1:]) > 150
 
 
 def test_rows_gather_for_a_sink_until_there_are_enough(tmp_path: Path) -> None:

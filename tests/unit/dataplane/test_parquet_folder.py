@@ -122,6 +122,12 @@ def test_a_folder_of_another_query_is_refused_with_both_queries_named(tmp_path: 
         ParquetFolder(str(tmp_path), "ffff", 1)
 
 
+def test_another_layout_than_that_of_the_folder_is_refused(tmp_path: Path) -> None:
+    ParquetFolder(str(tmp_path), QUERY, 1, partition_by=["half"]).add(rows([1]), 1)
+    with pytest.raises(CheckpointError, match=r"laid out by \['half'\], and this query partitions by \[\]"):
+        ParquetFolder(str(tmp_path), QUERY, 2)
+
+
 def test_a_name_that_is_taken_by_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     folder = ParquetFolder(str(tmp_path), QUERY, 1)
     name = tmp_path / f"part-0000000001-{QUERY}.parquet"
