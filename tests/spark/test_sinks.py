@@ -310,7 +310,7 @@ def test_a_batch_dataframe_is_taken_in_once_over_restarts(spark: SparkSession, t
     assert "not yet" in str(query.exception())
     query = finish(writer, spark)
     del got[-1]
-    assert got == {row.k: row["count"] for row in frame.groupBy("k").count().collect()}
+    assert got == Counter(number % 7 for number in range(1000))
     progress = query.lastProgress
     assert progress is not None and progress["sources"]["numbers"]["rows"] == 1000
     query = finish(writer, spark)
