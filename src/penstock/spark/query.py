@@ -156,7 +156,7 @@ class Query:
         """Return the latency of an operator's rows, from arrival at the source to commit.
 
         Args:
-            since: `time.monotonic()` value; the last ten seconds when not given.
+            since: `time.monotonic()` value, of the last five minutes; ten seconds ago when not given.
         """
         start = time.monotonic() - 10.0 if since is None else since
         found: Latency | None = self._ask(lambda shell: shell.engine.latency[operator].since(start))
