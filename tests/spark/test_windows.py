@@ -120,7 +120,7 @@ def run_ours(
     def keep(table: pa.Table, number: int) -> None:
         found.extend(tuple(row.values()) for row in table.to_pylist())
 
-    writer = stream.writeStream.option("checkpointLocation", str(path)).foreachBatch(keep)
+    writer = stream.writeStream.option("checkpointLocation", str(path)).foreach_arrow(keep)
     query = (writer.outputMode(mode) if mode else writer).start(spark)
     try:
         if ends:
