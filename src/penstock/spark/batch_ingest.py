@@ -7,13 +7,16 @@ checkpoint, and a restart does not look at the DataFrame any more.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 
 from penstock.dataplane.records import Batch
 from penstock.errors import CheckpointError, OperatorError, PenstockError
-from penstock.spark.ingest import _OURS, Ingest
+from penstock.spark.ingest import _OURS, MAX_RESTARTS, Ingest, is_cancelled
 from penstock.spark.leases import reason_in
+from penstock.spark.session import is_alive
 
+_log = logging.getLogger("penstock")
 THE_BATCH = Batch("dataframe", 0)
 """Key of the one batch of such a source."""
 
@@ -52,8 +55,9 @@ class BatchIngest(Ingest):
         try:
             if not self._is_known(THE_BATCH):
                 context = self._dataframe.sparkSession.sparkContext
-                context.setJobGroup(self._group, f"penstock source {self._source}")
-                self._commit(self._dataframe, THE_BATCH)
+                description = f"penstock {self._shell.label}, ingest {self._source}"
+                context.setJobGroup(self._group, description)
+                self._compute()
             hub, engine = self._shell.hub, self._shell.engine
             hub.ask(lambda: engine.on_source_over(self._source))
         except PenstockError as error:
@@ -66,6 +70,20 @@ class BatchIngest(Ingest):
             )
         finally:
             self._done.set()
+
+    def _compute(self) -> None:
+        """Compute and commit the rows; once more where somebody cancelled the job, as Ctrl-C does to all jobs."""
+        for _ in range(MAX_RESTARTS + 1):
+            try:
+                return self._commit(self._dataframe, THE_BATCH)
+            except Exception as error:
+                alive = not self._stopped.is_set() and is_alive(self._dataframe.sparkSession)
+                if isinstance(error, PenstockError) or not is_cancelled(str(error)) or not alive:
+                    raise
+            _log.warning("the Spark job of source '%s' was cancelled; it starts again.", self._source)
+        raise OperatorError(
+            f"source '{self._source}': its Spark job was cancelled {MAX_RESTARTS + 1} times; start the query again to go on."
+        )
 
     def _settle(self) -> None:
         """Nothing is planned outside our own records."""
