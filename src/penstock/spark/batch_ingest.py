@@ -82,7 +82,7 @@ class BatchIngest(Ingest):
                     raise
             _log.warning("the Spark job of source '%s' was cancelled; it starts again.", self._source)
         raise OperatorError(
-            f"source '{self._source}': its Spark job was cancelled {MAX_RESTARTS + 1} times; start the query again to go on."
+            f"source '{self._source}': its Spark job was cancelled {MAX_RESTARTS + 1} times; start the query again."
         )
 
     def _settle(self) -> None:
