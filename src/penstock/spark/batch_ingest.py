@@ -70,7 +70,7 @@ class BatchIngest(Ingest):
     def _take_all(self) -> None:
         """Commit all rows; a job that somebody cancelled is run again, as the batches of a streaming DataFrame are."""
         spark = self._dataframe.sparkSession
-        spark.sparkContext.setJobGroup(self._group, f"penstock source {self._source}")
+        spark.sparkContext.setJobGroup(self._group, f"penstock {self._shell.label}, ingest {self._source}")
         try:
             self._commit(self._dataframe, THE_BATCH)
         except Exception as error:
