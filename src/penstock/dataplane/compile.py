@@ -13,6 +13,7 @@ from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.logic.aggregates import AggregateSpec
 from penstock.dataplane.logic.arrow import ArrowLogicSpec
 from penstock.dataplane.logic.cogrouped import CogroupedLogicSpec
+from penstock.dataplane.logic.processor import ProcessorSpec
 from penstock.dataplane.logic.protocol import LogicSpec
 from penstock.dataplane.logic.rows import RowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
@@ -127,6 +128,8 @@ def _stage(node: Node, links: list[_Link], tasks: int) -> StageSpec:
 def _logic(node: Node) -> LogicSpec:
     if node.kind == "aggregate":
         return AggregateSpec.declare(node.aggregates, node.keys, node.inputs[0].schema, node.name)
+    if node.processor is not None:
+        return ProcessorSpec(node.processor, node.schema, node.right_keys)
     assert node.function is not None
     if node.kind == "cogrouped":
         right = node.inputs[1].schema

@@ -20,6 +20,8 @@ from penstock.topology.batches import rows_to_batch
 from penstock.topology.expressions import as_expression
 from penstock.topology.expressions import col as column
 from penstock.topology.keytypes import check_key_columns
+from penstock.topology.processor_streams import ProcessorMethods
+from penstock.topology.processors import Processor
 from penstock.topology.schema import parse_schema
 from penstock.topology.stateless import FusedStep, MapArrow, MapRows, filter_step, retype_step, select_step
 from penstock.topology.states import StateSpec, check_states
@@ -42,7 +44,7 @@ class Node:
 
     name: str
     kind: str
-    """generate | dataframe | rows | arrow | aggregate | cogrouped | stateless | union"""
+    """generate | dataframe | rows | arrow | aggregate | cogrouped | processor | stateless | union"""
     schema: pa.Schema
     inputs: tuple[Node, ...] = ()
     keys: tuple[str, ...] = ()
@@ -58,7 +60,10 @@ class Node:
     bounded: bool = False
     """Of a source: it ends, and a query whose sources all do ends by itself after them."""
     right_keys: tuple[str, ...] = ()
-    """Of a cogrouped operator: the key columns of its second input."""
+    """Of an operator with a second input (cogrouped, or a processor's initial state): the key columns of that."""
+    processor: Processor | None = None
+    initial: bool = False
+    """Of a source: it holds initial state; no other source begins before all of it is taken in."""
     step: FusedStep | None = None
     """Of a stateless node: what it does to the rows of its one input, inside the stage that makes them."""
 
@@ -241,7 +246,7 @@ class Stream:
         return f"Stream[{self._node.name}: {fields}]"
 
 
-class GroupedStream:
+class GroupedStream(ProcessorMethods):
     """Keyed rows, waiting for an operator."""
 
     def __init__(self, node: Node, keys: tuple[str, ...]) -> None:
