@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.dataplane import paths, records
-from penstock.dataplane.channel import DataWriter, EdgeSpec, write_segment
+from penstock.dataplane.channel import DataWriter, EdgeSpec, write_rows
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.records import Batch, Stamp, TaskPart
 from penstock.errors import CheckpointError, OperatorError, PenstockError
@@ -67,21 +67,24 @@ class PartitionWriter:
         writer = f"{self.writer}_{partition}_{attempt}"
         data = DataWriter(PosixDisk(), self.checkpoint, self.generation, writer, "seg")
         segments: list[records.Segment] = []
+        events: dict[int, int] = {}
         stamps: list[Stamp] = []
         rows = 0
         for table in _in_chunks(batches, self.schema):
             rows += table.num_rows
             stamps.extend(self._stamp(table))
             for edge in self.edges:
-                segment = write_segment(data, edge, table, self.schema, self.source)
-                if segment is not None:
-                    segments.append(segment)
+                written = write_rows(data, edge, table, self.schema, self.source, partition + len(segments))
+                if written.segment is not None:
+                    segments.append(written.segment)
+                if written.event_us is not None:
+                    events[edge.edge] = max(written.event_us, events.get(edge.edge, written.event_us))
         data.sync()
         data.close()
-        part = TaskPart(partition, writer, b"", rows, rows, segments)
-        written = WrittenPart(part, records.combine_stamps(stamps))
+        part = TaskPart(partition, writer, b"", rows, rows, segments, event_us=sorted(events.items()))
+        result = WrittenPart(part, records.combine_stamps(stamps))
         yield pa.RecordBatch.from_pydict(
-            {"written": [msgspec.msgpack.encode(written)]}, pa.schema([("written", pa.binary())])
+            {"written": [msgspec.msgpack.encode(result)]}, pa.schema([("written", pa.binary())])
         )
 
     def _stamp(self, table: pa.Table) -> list[Stamp]:
@@ -249,9 +252,9 @@ class Ingest:
         return sorted(found, key=lambda one: one.part.task)
 
     def _wait_for_room(self) -> None:
-        limit = self._shell.engine.settings.max_waiting_bytes
-        while (
-            not self._stopped.is_set()
-            and self._shell.hub.ask(self._shell.engine.chains.waiting_bytes) > limit
+        engine = self._shell.engine
+        limit = engine.settings.max_waiting_bytes
+        while not self._stopped.is_set() and self._shell.hub.ask(
+            lambda: engine.chains.waiting_bytes() > limit or not engine.initial_is_taken()
         ):
             time.sleep(BLOCK_POLL_S)

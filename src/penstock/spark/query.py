@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.dataplane.compile import compile_program
+from penstock.dataplane.compile import compile_program, stages_of
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import Latency
@@ -276,12 +276,7 @@ def _active_session() -> SparkSession:
 
 
 def _sources(node: Node) -> list[Node]:
-    if not node.inputs:
-        return [node]
-    found: dict[str, Node] = {}
-    for given in node.inputs:
-        found.update({one.name: one for one in _sources(given)})
-    return list(found.values())
+    return [one for one in stages_of(node) if not one.inputs]
 
 
 def _hosts(spark: SparkSession) -> tuple[str, str]:

@@ -142,6 +142,7 @@ class ProcessorMethods:
         more: dict[str, Any] = {}
         if event_column:
             _check_event_column(event_column, schema, operator)
+            more["emitted_time"] = event_column
         states = processors.learn_states(processor, operator, mode)
         kit = processors.kit()
         if initial is not None:
@@ -156,7 +157,7 @@ class ProcessorMethods:
         return _operator_name(name, default, self._keys)
 
     def _event_time(self, operator: str, mode: str, what: str) -> str | None:
-        found: str | None = getattr(self._node, "event_time", None)
+        found: str | None = self._node.event_time
         if mode == "event" and found is None:
             raise DeclarationError(
                 f"operator '{operator}': {what} by event time needs a watermark; call withWatermark(column, delay) on "

@@ -14,6 +14,7 @@ import pytest
 from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shards_of
 from penstock.dataplane.logic.processor import ProcessorLogic, ProcessorSpec
 from penstock.dataplane.logic.protocol import LATE, EpochInput, ShardClock, ShardedRows
+from penstock.dataplane.records import END_US
 from penstock.errors import DeclarationError, OperatorError
 from penstock.topology.processors import Processor, learn_states
 from penstock.topology.schema import parse_schema
@@ -22,7 +23,6 @@ SHARDS = 4
 INPUT = parse_schema("user string, amount long, at timestamp")
 OUTPUT = parse_schema("user string, total long")
 SECOND = 1_000_000
-END_US = 1 << 62
 
 
 class PlainRow(tuple):  # type: ignore[type-arg]
