@@ -90,7 +90,7 @@ def test_a_loop_is_taken_first_and_must_be_closed_over_an_operator() -> None:
     counted = source().union(ring).groupBy("k").apply_rows(echo, schema="id long, k long, at timestamp")
     with pytest.raises(penstock.DeclarationError, match="loop 'again' is never closed"):
         compiled(counted)
-    with pytest.raises(penstock.DeclarationError, match="goes? through no operator|go through no operator"):
+    with pytest.raises(penstock.DeclarationError, match="go through no operator"):
         ring.feed(ring.filter(col("id") > 3))
     with pytest.raises(penstock.DeclarationError, match="select the same types"):
         ring.feed(counted.select("id"))
