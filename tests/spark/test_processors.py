@@ -169,3 +169,132 @@ def test_nine_processors_give_what_pysparks_tester_and_plain_spark_give(
     assert mine == theirs
     assert sum(count for (_, user, *_), count in mine.items() if user == "late") == 0 < len(mine)
     assert mine == by_tester()
+
+
+def test_initial_rows_are_taken_once_and_before_all_others_over_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    rows = [row for batch in make_rows(2)[:2] for row in batch]
+    write_file(folder, 0, rows[:60])
+    known = [(f"u{at}", 100 * at, at) for at in range(10)]
+    initial = spark.createDataFrame(known, "user string, other int, seen long").groupBy("user")
+    seen: Counter[str] = Counter({user: count for user, _, count in known})
+    wanted: Counter[tuple[Any, ...]] = Counter()
+    for row in rows:
+        seen[row["user"]] += 1
+        wanted["Started", row["user"], row["n"], seen[row["user"]], ""] += 1
+    found: Counter[tuple[Any, ...]] = Counter()
+    for number in (1, 2):
+        stream = penstock.from_dataframe(read(spark, folder)).groupBy("user")
+        found += run_ours(
+            spark,
+            stream.transformWithState(ours.Started(), ours.OUTPUT, "append", "none", initial, shards=8, name="started"),
+            tmp_path / "ours",
+        )
+        if number == 1:
+            write_file(folder, number, rows[60:])
+    assert found == wanted
+    if ORACLE:
+        with plain_spark(spark):
+            grouped = read(spark, folder).groupBy("user")
+            theirs = grouped.transformWithState(ours.Started(), ours.OUTPUT, "append", "none", initial)
+            assert run_spark(theirs, tmp_path / "plain") == wanted
+
+
+def test_no_keyed_work_is_handed_back_to_spark(spark: SparkSession, files: Path, tmp_path: Path) -> None:
+    tracker = spark.sparkContext._jsc.sc().statusStore()
+    before = {job.jobId() for job in _jobs(tracker)}
+    stream = penstock.from_dataframe(read(spark, files)).groupBy("user")
+    made = stream.transformWithState(ours.RunningCount(), ours.OUTPUT, "append", "none", shards=8)
+    assert len(run_ours(spark, made, tmp_path / "ours")) == sum(map(len, make_rows()))
+    names = Counter(_what(job) for job in _jobs(tracker) if job.jobId() not in before)
+    assert set(names) == {"lease", "ingest"}, names
+
+
+def _jobs(store: Any) -> list[Any]:
+    found = store.jobsList(None)
+    return [found.apply(at) for at in range(found.size())]
+
+
+def _what(job: Any) -> str:
+    """What a Spark job was for. A batch of ingest has one stage: nothing is shuffled by key."""
+    told = job.description().get() if job.description().isDefined() else ""
+    if told.startswith("penstock "):
+        return "lease"
+    is_batch = "batch = " in told and job.stageIds().size() == 1
+    return "ingest" if is_batch else f"{job.name()}: {told}"
+
+
+def test_processing_timers_and_times_to_live(spark: SparkSession, tmp_path: Path) -> None:
+    def put(number: int) -> None:
+        write_file(tmp_path / "in", number, make_rows(3)[number])
+
+    put(0)
+    stream = penstock.from_dataframe(read(spark, tmp_path / "in")).groupBy("user")
+    made = [
+        stream.transformWithState(kind(), ours.OUTPUT, "append", "processingTime", shards=4, cores=1)
+        for kind in ours.PROCESSING
+    ]
+    with running(made[0].union(made[1]), spark, tmp_path / "ours") as query:
+        query.processAllAvailable()
+        time.sleep(1.2)
+        put(1)
+        wait_until(lambda: _flushed(tuples(query.table())) == 2 * ROWS_PER_FILE, query)
+        query.processAllAvailable()
+        found = tuples(query.table())
+    caches = sorted((n, b) for name, _, n, _, b in found if name == "Cache" and n <= 2 * ROWS_PER_FILE)
+    first = [b for n, b in caches if n <= ROWS_PER_FILE]
+    second = [b for n, b in caches if n > ROWS_PER_FILE]
+    assert first.count("nnnn") == 8 and set(second) <= {"nyny", "yyyy"} and second.count("nyny") == 8
+    if ORACLE:
+        with plain_spark(spark):
+            theirs = _cache_on_spark(spark, tmp_path)
+        assert [b for n, b in sorted(theirs) if n <= ROWS_PER_FILE] == ["nnnn"] * 8
+        assert [b for n, b in sorted(theirs) if n > ROWS_PER_FILE] == ["nyny"] * 8
+
+
+def _flushed(found: Counter[tuple[Any, ...]]) -> int:
+    return sum(count * n for (name, _, n, _, _), count in found.items() if name == "Collected")
+
+
+def _cache_on_spark(spark: SparkSession, tmp_path: Path) -> list[tuple[int, str]]:
+    frame = read(spark, tmp_path / "in").groupBy("user")
+    frame = frame.transformWithState(ours.Cache(), ours.OUTPUT, "update", "processingTime")
+    found, query = run_spark(frame, tmp_path / "plain", processingTime="4 seconds")  # type: ignore[misc]
+    wait_until(lambda: len(found) >= 16, seconds=60)
+    query.stop()
+    return [(n, b) for _, _, n, _, b in found]
+
+
+def test_the_pandas_flavour_and_group_functions(spark: SparkSession, files: Path, tmp_path: Path) -> None:
+    def both(frame: Any) -> list[Any]:
+        grouped = frame.groupBy("user")
+        return [
+            grouped.transformWithStateInPandas(ours.PandasCount(), ours.OUTPUT, "update", "none"),
+            grouped.applyInPandasWithState(ours.count_group, ours.OUTPUT, "count long", "update", "NoTimeout"),
+        ]
+
+    first, second = both(penstock.from_dataframe(read(spark, files)))
+    mine = run_ours(spark, first.union(second), tmp_path / "ours")
+    counts: Counter[str] = Counter()
+    for row in (row for batch in make_rows() for row in batch):
+        counts[row["user"]] += 1
+        told = str(row["at"].astimezone().replace(tzinfo=None))
+        assert mine["PandasCount", row["user"], row["n"], counts[row["user"]], told] == 1
+        assert mine["count_group", row["user"], row["n"], counts[row["user"]], ""] == 1
+    assert mine.total() == 2 * counts.total()
+    if ORACLE:
+        with plain_spark(spark):
+            first, second = both(read(spark, files))
+            assert mine == run_spark(first, tmp_path / "one") + run_spark(second, tmp_path / "two")
+
+
+def test_a_group_that_gets_no_rows_times_out(spark: SparkSession, tmp_path: Path) -> None:
+    write_file(tmp_path / "in", 0, make_rows(1)[0])
+    stream = penstock.from_dataframe(read(spark, tmp_path / "in")).groupBy("user")
+    made = stream.applyInPandasWithState(
+        ours.flush_group, ours.OUTPUT, "count long", "update", "ProcessingTimeTimeout", shards=4
+    )
+    with running(made, spark, tmp_path / "ours") as query:
+        wait_until(lambda: sum(n for _, _, n, _, _ in tuples(query.table())) == ROWS_PER_FILE, query)
