@@ -140,7 +140,11 @@ class Session(Named):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         first, last, count = self.session.get()
-        assert expiredTimerInfo.getExpiryTimeInMs() == last + self.GAP_MS <= timerValues.getCurrentWatermarkInMs()
+        assert (
+            expiredTimerInfo.getExpiryTimeInMs()
+            == last + self.GAP_MS
+            <= timerValues.getCurrentWatermarkInMs()
+        )
         self.session.clear()
         yield self.out(key, first, count, "session")
 
@@ -242,7 +246,17 @@ class Started(RunningCount):
         self.count.update(((self.count.get() or (0,))[0] + initialState.seen,))
 
 
-EVENT = (RunningCount, RunningMean, LastItems, KindCounts, TopThree, Deduplicate, Session, FraudRule, SilenceAlarm)
+EVENT = (
+    RunningCount,
+    RunningMean,
+    LastItems,
+    KindCounts,
+    TopThree,
+    Deduplicate,
+    Session,
+    FraudRule,
+    SilenceAlarm,
+)
 """Those that a query by event time runs."""
 PROCESSING = (Collected, Cache)
 
@@ -340,7 +354,9 @@ def flush_group(key: Any, frames: Any, state: Any) -> Any:
     if state.hasTimedOut:
         (count,) = state.get
         state.remove()
-        yield pd.DataFrame({"processor": ["flush_group"], "user": [key[0]], "n": [count], "a": [0], "b": [""]})
+        yield pd.DataFrame(
+            {"processor": ["flush_group"], "user": [key[0]], "n": [count], "a": [0], "b": [""]}
+        )
     else:
         state.update(((state.getOption or (0,))[0] + sum(len(frame) for frame in frames),))
         state.setTimeoutDuration(500)

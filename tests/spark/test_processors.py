@@ -43,14 +43,22 @@ def make_rows(files: int = FILES) -> list[list[dict[str, Any]]]:
             at += timedelta(milliseconds=rng.randrange(0, 1000, 100))
             n += 1
             rows.append(
-                {"n": n, "user": f"u{rng.randrange(8)}", "kind": rng.choice("xyz"), "amount": rng.randrange(100), "at": at}
+                {
+                    "n": n,
+                    "user": f"u{rng.randrange(8)}",
+                    "kind": rng.choice("xyz"),
+                    "amount": rng.randrange(100),
+                    "at": at,
+                }
             )
         if file >= 2:
             rows.append({"n": 10_000 + n, "user": "late", "kind": "x", "amount": 1, "at": START})
         found.append(rows)
     # Far ahead, in two batches: everything before is over when the second one is done.
     for step in (1, 2):
-        found.append([{"n": 20_000 + step, "user": "end", "kind": "x", "amount": 0, "at": at + timedelta(hours=step)}])
+        found.append(
+            [{"n": 20_000 + step, "user": "end", "kind": "x", "amount": 0, "at": at + timedelta(hours=step)}]
+        )
     return found
 
 
@@ -78,7 +86,9 @@ def by_event_time(stream: Stream, kinds: Any = ours.EVENT) -> Stream:
     """All processors on one stream, their outputs together."""
     marked = stream.withWatermark("at", "2 seconds")
     made = [
-        marked.groupBy("user").transformWithState(kind(), ours.OUTPUT, "append", "eventTime", shards=8, cores=1)
+        marked.groupBy("user").transformWithState(
+            kind(), ours.OUTPUT, "append", "eventTime", shards=8, cores=1
+        )
         for kind in kinds
     ]
     joined = made[0]
@@ -163,7 +173,8 @@ def test_nine_processors_give_what_pysparks_tester_and_plain_spark_give(
         frame = read(spark, files).withWatermark("at", "2 seconds").withColumn("which", f.explode(names))
         grouped = frame.groupBy("which", "user")
         theirs = run_spark(
-            grouped.transformWithState(ours.Many(ours.EVENT), ours.OUTPUT, "append", "eventTime"), tmp_path / "plain"
+            grouped.transformWithState(ours.Many(ours.EVENT), ours.OUTPUT, "append", "eventTime"),
+            tmp_path / "plain",
         )
     assert {name for name, *_ in mine} == {kind.__name__ for kind in ours.EVENT}
     assert mine == theirs
@@ -189,7 +200,9 @@ def test_initial_rows_are_taken_once_and_before_all_others_over_a_restart(
         stream = penstock.from_dataframe(read(spark, folder)).groupBy("user")
         found += run_ours(
             spark,
-            stream.transformWithState(ours.Started(), ours.OUTPUT, "append", "none", initial, shards=8, name="started"),
+            stream.transformWithState(
+                ours.Started(), ours.OUTPUT, "append", "none", initial, shards=8, name="started"
+            ),
             tmp_path / "ours",
         )
         if number == 1:
@@ -272,7 +285,9 @@ def test_the_pandas_flavour_and_group_functions(spark: SparkSession, files: Path
         grouped = frame.groupBy("user")
         return [
             grouped.transformWithStateInPandas(ours.PandasCount(), ours.OUTPUT, "update", "none"),
-            grouped.applyInPandasWithState(ours.count_group, ours.OUTPUT, "count long", "update", "NoTimeout"),
+            grouped.applyInPandasWithState(
+                ours.count_group, ours.OUTPUT, "count long", "update", "NoTimeout"
+            ),
         ]
 
     first, second = both(penstock.from_dataframe(read(spark, files)))
