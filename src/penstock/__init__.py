@@ -22,6 +22,7 @@ from penstock.topology.aggregates import count, last, max, mean, min, sum, top_n
 from penstock.topology.expressions import Column, coalesce, col, lit, when
 from penstock.topology.states import ListState, MapState, ValueState
 from penstock.topology.stream import Stream, from_rows, generate, loop
+from penstock.topology.windows import session_window, window
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -96,7 +97,9 @@ __all__ = [
     "mean",
     "min",
     "session",
+    "session_window",
     "sum",
     "top_n",
     "when",
+    "window",
 ]

@@ -18,21 +18,34 @@ from penstock.dataplane.logic.processor import ProcessorSpec
 from penstock.dataplane.logic.protocol import LogicSpec
 from penstock.dataplane.logic.rows import RowLogicSpec
 from penstock.dataplane.logic.station import StationSpec
+from penstock.dataplane.logic.timed_rows import TimedRowLogicSpec
+from penstock.dataplane.logic.windows import WindowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import DeclarationError
 from penstock.topology.stateless import Watermark
 from penstock.topology.stream import Feed, Node
+from penstock.topology.windows import APPEND
 
 SINK = "sink"
 
 
-def compile_program(node: Node, *, tasks: int, memory_bytes: int) -> Program:
+def compile_program(node: Node, *, tasks: int, memory_bytes: int, may_die: bool = False) -> Program:
     """Compile everything upstream of `node`, and a sink behind it.
 
     Args:
         tasks: tasks of an operator that does not say how many cores it starts with.
+        may_die: whether whoever runs it can let processes die where a scripted source says so.
+
+    Raises:
+        DeclarationError: parts of the topology do not go together.
     """
     nodes = stages_of(node)
+    for one in nodes:
+        if one.faults and not may_die:
+            raise DeclarationError(
+                f"source '{one.name}' has Crash() or LoseLease() in its script, which only penstock.testing.run(...) can "
+                "carry out; leave them out of a query that is started."
+            )
     links = _with_time(_links(nodes, node), nodes)
     stages = {one.name: _stage(one, links, tasks) for one in nodes}
     stages[SINK] = StageSpec(SINK, "sink", node.schema, inputs=_inputs(links, SINK))
@@ -235,6 +248,8 @@ def _logic(node: Node) -> LogicSpec:
         return ProcessorSpec(node.processor, node.schema, node.right_keys)
     if node.kind == "station":
         return StationSpec(node.steps, node.schema)
+    if node.kind == "windowed":
+        return _window_logic(node)
     assert node.function is not None
     if node.kind == "cogrouped":
         right = node.inputs[1].schema
@@ -247,6 +262,23 @@ def _logic(node: Node) -> LogicSpec:
         return BroadcastLogicSpec(
             node.function, node.on_broadcast, node.schema, rows, states, shared, node.dead_letters
         )
+    if node.kind == "rows" and node.on_timer is not None:
+        return TimedRowLogicSpec(node.function, node.schema, states, node.dead_letters, node.on_timer)
     if node.kind == "rows":
         return RowLogicSpec(node.function, node.schema, states, node.dead_letters)
     return ArrowLogicSpec(node.function, node.schema, dict(node.states or {}))
+
+
+def _window_logic(node: Node) -> WindowLogicSpec:
+    assert node.window is not None
+    types = tuple(one.input_type(node.inputs[0].schema, node.name) for one in node.aggregates)
+    return WindowLogicSpec(
+        node.window,
+        node.window_at,
+        node.schema,
+        node.output_mode or APPEND,
+        node.aggregates,
+        types,
+        node.function,
+        dict(node.states or {}),
+    )

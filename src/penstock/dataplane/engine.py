@@ -18,7 +18,7 @@ from penstock.dataplane import messages, records
 from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
 from penstock.dataplane.channel import Deal
 from penstock.dataplane.cleanup import plan_cleanup
-from penstock.dataplane.dealing import TaskSlot, assign_tasks, plan_moves
+from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import LatencyLog
 from penstock.dataplane.logline import Appender, LogLine, Pending
@@ -132,6 +132,11 @@ class Engine:
             if self.stopping or self.failed
             else min(self._capacity, sum(len(run.slots) for run in self.runs.values()))
         )
+
+    def foresee_leases(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
+        """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
+        slots = [slot for run in self.runs.values() for slot in run.slots]
+        return mean_tasks(slots, list(self.leases), awaited, asked, self.wanted_leases())
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -650,19 +655,23 @@ class Engine:
 
     # -- looks --------------------------------------------------------------------------------------------------------
 
-    def drained(self) -> bool:
-        """Whether, in this one look, sources are drained, nothing waits, no epoch is in flight and every sink
-        is done; never on a source without an end."""
+    def quiet(self) -> bool:
+        """Whether, in this one look, nothing waits, no epoch is in flight and every sink is done; sources may have
+        more."""
         if not self._line.empty or any(run.phase is not Phase.IDLE for run in self.runs.values()):
             return False
         if any(chain.intent is not None for chain in self.chains.by_name.values()):
             return False
+        return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
+
+    def drained(self) -> bool:
+        """Whether, in this one look, sources are drained and all is quiet; never on a source without an end."""
         for name, arrivals in self._arrivals.items():
             if arrivals.limit is None or self.chains[name].offset < arrivals.limit:
                 return False
             if not self.chains[name].has_said_its_end():
                 return False
-        return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
+        return self.quiet()
 
     def mark(self) -> DrainMark:
         """Mark the rows that have arrived by now; ask `passed_mark` until they are through."""

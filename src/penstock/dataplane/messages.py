@@ -1,7 +1,7 @@
 """Typed messages between the driver and a lease. msgpack, tagged, never pickle.
 
-The driver speaks first in every exchange but three: hello, heartbeat and a failure. A task is named by stage
-and index; one lease may serve several tasks.
+The driver speaks first in every exchange but four: hello, heartbeat, a failure, and what a user function says. A task
+is named by stage and index; one lease may serve several tasks.
 """
 
 from __future__ import annotations
@@ -148,7 +148,18 @@ class Alive(msgspec.Struct, tag="alive", frozen=True):
     pass
 
 
-FromLease = Hello | Done | Brought | Released | Failed | Alive
+class Said(msgspec.Struct, tag="said", frozen=True):
+    """A user function printed or logged something; `level` as in `logging`."""
+
+    stage: str
+    task: int
+    level: int
+    text: str
+    where: str = ""
+    """Shard and key, or the step, as far as known."""
+
+
+FromLease = Hello | Done | Brought | Released | Failed | Alive | Said
 
 _encoder = msgspec.msgpack.Encoder()
 _to_lease = msgspec.msgpack.Decoder(ToLease)

@@ -19,11 +19,14 @@ from penstock.dataplane.compile import compile_program, stages_of
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import Latency
-from penstock.dataplane.opening import open_checkpoint
+from penstock.dataplane.opening import Opened, open_checkpoint
+from penstock.dataplane.program import Program
+from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import CheckpointError, PenstockError, QueryError, SessionError
 from penstock.spark.ingest import Ingest
+from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.progress import progress_of
 from penstock.spark.running import active_on, remember
 from penstock.spark.session import check_session
@@ -227,7 +230,25 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
             f"The checkpoint {checkpoint} is held by another query of this process; stop that query, or start this one "
             "with option('takeover', 'true') to end it."
         )
-    opened = open_checkpoint(disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s)
+    opened = whole_or_undone(
+        lambda: open_checkpoint(
+            disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s
+        ),
+        lambda opened: give_back(disk, checkpoint, opened.claim, time.time(), None),
+    )
+    try:
+        return _start_on(opened, declared, spark, program, settings)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            give_back(disk, checkpoint, opened.claim, time.time(), None)
+        raise
+
+
+def _start_on(
+    opened: Opened, declared: Declared, spark: SparkSession, program: Program, settings: Settings
+) -> Query:
+    """Start a query on a checkpoint that is claimed."""
+    disk, checkpoint = PosixDisk(), opened.checkpoint
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
     query._schema = declared.node.schema

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -33,9 +33,11 @@ from penstock.topology.stateless import (
     retype_step,
     select_step,
 )
-from penstock.topology.states import StateSpec, check_states
+from penstock.topology.states import StateSpec, check_states, check_timer_function
+from penstock.topology.windows import Window, split_grouping
 
 if TYPE_CHECKING:
+    from penstock.topology.windowed import WindowedStream
     from penstock.topology.writer import StreamWriter
 
 DEFAULT_SHARDS = 256
@@ -54,8 +56,8 @@ class Node:
 
     name: str
     kind: str
-    """generate | dataframe | rows | arrow | aggregate | cogrouped | broadcast | processor | station | stateless | union |
-    loop | side"""
+    """generate | dataframe | rows | arrow | aggregate | windowed | cogrouped | broadcast | processor | station |
+    stateless | union | loop | side"""
     schema: pa.Schema
     inputs: tuple[Node, ...] = ()
     keys: tuple[str, ...] = ()
@@ -70,6 +72,8 @@ class Node:
     stamp: str | None = None
     bounded: bool = False
     """Of a source: it ends, and a query whose sources all do ends by itself after them."""
+    faults: bool = False
+    """Of a scripted source: something dies in it, which only `penstock.testing.run` can carry out."""
     right_keys: tuple[str, ...] = ()
     """Of an operator with a second input (cogrouped, or a processor's initial state): the key columns of that."""
     processor: Processor | None = None
@@ -77,6 +81,12 @@ class Node:
     """Of a processor: the column of its output that is the event time there."""
     initial: bool = False
     """Of a source: it holds initial state; no other source begins before all of it is taken in."""
+    window: Window | None = None
+    """Of a windowed operator: what it groups by beside its keys."""
+    window_at: int = 0
+    """Place of the window among the grouping columns."""
+    output_mode: str | None = None
+    """Of a windowed operator: append or update; append where it is not settled."""
     step: FusedStep | None = None
     """Of a stateless node: what it does to the rows of its one input, inside the stage that makes them."""
     steps: tuple[FusedStep, ...] = ()
@@ -86,6 +96,8 @@ class Node:
     on_broadcast: Callable[..., Any] | None = None
     shared: Mapping[str, StateSpec] | None = None
     """Of an operator with a broadcast input: what it does with those rows, and the states of a shard it keeps them in."""
+    on_timer: Callable[..., Any] | None = None
+    """Of a row function: what is called when a timer of a key is due."""
     dead_letters: bool = False
     """Of an operator: a function that raises ends its key's call as a dead letter, not the query."""
     output: str = "main"
@@ -171,8 +183,14 @@ class Stream:
     def columns(self) -> list[str]:
         return list(self._node.schema.names)
 
-    def groupBy(self, *columns: str) -> GroupedStream:
-        """Key the rows by one or several columns.
+    @overload
+    def groupBy(self, *columns: str) -> GroupedStream: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def groupBy(self, *columns: str | Window) -> WindowedStream: ...
+
+    def groupBy(self, *columns: str | Window) -> GroupedStream | WindowedStream:
+        """Key the rows by one or several columns; one of them may be a window, `penstock.window("ts", "5 minutes")`.
 
         Keys compare as Spark's do: NaN equals NaN, -0.0 equals 0.0, time stamps in UTC. A null in a key
         column ends the query with an error.
@@ -180,8 +198,18 @@ class Stream:
         Raises:
             DeclarationError: a column is unknown, or of a type that cannot be a key.
         """
+        if any(isinstance(column, Window) for column in columns):
+            return self._windowed(columns)
         names = check_key_columns(self._node.schema, columns, self._node.name)
         return GroupedStream(self._node, names)
+
+    def _windowed(self, columns: Sequence[str | Window]) -> WindowedStream:
+        from penstock.topology.windowed import WindowedStream
+
+        window, place = split_grouping(columns, self._node.schema, self._node.name)
+        plain = [column for column in columns if not isinstance(column, Window)]
+        names = check_key_columns(self._node.schema, plain, self._node.name) if plain else ()
+        return WindowedStream(self._node, names, window, place)
 
     def select(self, *columns: object) -> Stream:
         """Compute columns: names, or expressions of `penstock.col`; "*" stands for all there are.
@@ -365,6 +393,20 @@ class Stream:
         made = Node(f"{self._node.name}_dead_letters", "side", DEAD_LETTERS, (self._node,), output="dead")
         return Stream(made)
 
+    @property
+    def late_rows(self) -> Stream:
+        """The rows that came too late for one of their windows, as they came to this windowed operator.
+
+        Raises:
+            DeclarationError: this is no windowed operator.
+        """
+        if self._node.kind != "windowed":
+            raise DeclarationError(
+                f"'{self._node.name}' has no late rows; they are what a groupBy(penstock.window(...), ...) leaves out."
+            )
+        name, schema = f"{self._node.name}_late_rows", self._node.inputs[0].schema
+        return Stream(Node(name, "side", schema, (self._node,), output="late"))
+
     def map(self, function: Callable[[Any], Any], *, schema: object) -> Stream:
         """Call `function(row)` for every row; it returns one row (a tuple, dict or named tuple) of `schema`."""
         return self._map_rows("map", function, schema, False)
@@ -428,7 +470,7 @@ class GroupedStream(ProcessorMethods):
             shards: hash buckets of its keys; fixed for the life of the checkpoint.
             cores: tasks it starts with; all cores of the machine when not given.
         """
-        operator = _operator_name(name, "agg", self._keys)
+        operator = operator_name(name, "agg", self._keys)
         schema = output_schema(aggregates, self._keys, self._node.schema, operator)
         return self._operator(operator, "aggregate", schema, shards, cores, aggregates=tuple(aggregates))
 
@@ -445,6 +487,7 @@ class GroupedStream(ProcessorMethods):
         name: str | None = None,
         shards: int = DEFAULT_SHARDS,
         cores: int | None = None,
+        on_timer: Callable[..., Any] | None = None,
         on_error: str = "fail",
     ) -> Stream:
         """Call `function(key, rows, state)` once per key and epoch, for keys that have rows; it returns
@@ -456,10 +499,17 @@ class GroupedStream(ProcessorMethods):
             schema: of the output rows, as DDL string, StructType or Arrow schema.
             state: for example `{"seen": penstock.ValueState("long")}`.
             name: of the operator; it is the identity of its state across restarts.
+            on_timer: `on_timer(key, time, state)` is called for each timer of a key that is due, after the rows of the
+                epoch; it returns output rows or None. With it `state` has `set_timer(when)`, `delete_timer(when)`
+                and `timers()`, for event time or with `processing=True` for the epoch time, and the clocks
+                `watermark` and `now`. An `on_timer` that raises ends the query, whatever `on_error` says.
             on_error: "fail" ends the query when the function raises; "dead_letter" takes back what the call changed
                 in the key's state, puts a row out on `dead_letters` of the returned stream, and goes on.
         """
-        more = {"dead_letters": check_on_error(on_error, "apply_rows(...)")}
+        more: dict[str, Any] = {"dead_letters": check_on_error(on_error, "apply_rows(...)")}
+        if on_timer is not None:
+            check_timer_function(on_timer, state or {}, name or "apply_rows(...)")
+            more["on_timer"] = on_timer
         return self._function("rows", function, schema, state, name, shards, cores, more)
 
     def with_broadcast(self, other: Stream) -> BroadcastStream:
@@ -516,7 +566,7 @@ class GroupedStream(ProcessorMethods):
     ) -> Stream:
         if not callable(function):
             raise DeclarationError(f"apply_{kind}(...) takes a function, not {function!r}.")
-        operator = _operator_name(name, getattr(function, "__name__", kind), self._keys)
+        operator = operator_name(name, getattr(function, "__name__", kind), self._keys)
         states = check_states(state or {}, operator)
         parsed = parse_schema(schema, f"schema of operator '{operator}'")
         return self._operator(
@@ -560,7 +610,7 @@ class CogroupedStream:
         keys, right = self._left._keys, self._right
         if not callable(function):
             raise DeclarationError(f"apply_rows(...) takes a function, not {function!r}.")
-        operator = _operator_name(name, getattr(function, "__name__", "cogrouped"), keys)
+        operator = operator_name(name, getattr(function, "__name__", "cogrouped"), keys)
         return self._left._operator(
             operator,
             "cogrouped",
@@ -608,7 +658,7 @@ class BroadcastStream:
         for given, what in ((function, "a function"), (on_broadcast, "on_broadcast=, a function")):
             if not callable(given):
                 raise DeclarationError(f"apply_rows(...) takes {what}, not {given!r}.")
-        operator = _operator_name(name, getattr(function, "__name__", "broadcast"), self._keyed._keys)
+        operator = operator_name(name, getattr(function, "__name__", "broadcast"), self._keyed._keys)
         return self._keyed._operator(
             operator,
             "broadcast",
@@ -794,7 +844,8 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
-def _operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
+def operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
+    """Return the name of an operator: the one given, or one made of what it does and its keys."""
     if name is not None:
         return check_name(name, "operator")
     made = re.sub(r"[^A-Za-z0-9_]", "_", f"{default}_by_{'_'.join(keys)}").lstrip("_0123456789")[:60]

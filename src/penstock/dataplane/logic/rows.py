@@ -72,7 +72,10 @@ class RowLogic(PlainLogic):
         self._keys = keys
         self._row_class = row_class(input_schema)
         key_fields = [input_schema.field(name) for name in keys]
-        self.state: EntryState = EntryState(operator, key_fields, dict(spec.states), memory_bytes)
+        self.state: EntryState = self._make_state(operator, key_fields, memory_bytes)
+
+    def _make_state(self, operator: str, key_fields: list[pa.Field], memory_bytes: int) -> EntryState:
+        return EntryState(operator, key_fields, dict(self._spec.states), memory_bytes)
 
     def run(self, given: EpochInput) -> pa.Table:
         """Call the function for every key that has rows."""

@@ -84,6 +84,7 @@ class EntryState:
         memory_bytes: int,
         timers: Sequence[str] = (),
         shared: Mapping[str, StateSpec] | None = None,
+        key_state: type[KeyState] = KeyState,
         key_class: type[tuple[Any, ...]] | None = None,
     ) -> None:
         self.operator = operator
@@ -98,7 +99,7 @@ class EntryState:
         """The kinds of timers that keys have, by name (`EVENT_TIMERS`, `EPOCH_TIMERS`)."""
         self._columns.extend(self.timers.values())
         slots = {"__slots__": (*states, *timers)}
-        self._state_class: type[KeyState] = type("KeyState", (KeyState,), slots)
+        self._state_class: type[KeyState] = type("KeyState", (key_state,), slots)
         without_key = StateContext(operator, KeyCodec([], [], operator), self)
         self._shared_columns = [
             _build_column(without_key, name, ordinal, spec)
