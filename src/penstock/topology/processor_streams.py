@@ -152,9 +152,9 @@ class ProcessorMethods:
         return self._operator(operator, "processor", schema, shards, cores, processor=declared, **more)
 
     def _named(self, name: str | None, default: str) -> str:
-        from penstock.topology.stream import _operator_name
+        from penstock.topology.stream import operator_name
 
-        return _operator_name(name, default, self._keys)
+        return operator_name(name, default, self._keys)
 
     def _event_time(self, operator: str, mode: str, what: str) -> str | None:
         found: str | None = self._node.event_time

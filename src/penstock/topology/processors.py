@@ -116,6 +116,8 @@ class Processor:
     """The watermark column of its input."""
     wide: bool = True
     """Of frames: whole numbers come as int64, as `transformWithStateInPandas` gives them."""
+    imported: tuple[str, ...] | None = None
+    """Names of the states that its second input brings from another query; None where that holds initial rows."""
 
     def slots(self) -> dict[str, StateSpec]:
         """Return the states by the names that they have inside the engine, in order of declaration."""

@@ -25,6 +25,7 @@ from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.protocol import I64, U16
 from penstock.errors import OperatorError
 from penstock.topology.processors import Processor, copy_processor
+from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.types import ddl_of
 
 LATEST_MS: Final = 253_402_300_799_999
@@ -104,7 +105,9 @@ class ProcessorLogic:
         made = _Made()
         with collector_off():
             if self._spec.initial_keys and given.inputs[1].rows.num_rows:
-                self._take_initial(given.inputs[1])
+                (self._take_initial if self._declared.imported is None else self._take_imported)(
+                    given.inputs[1]
+                )
             rows = self._in_time(given.inputs[0])
             if rows.rows.num_rows:
                 self._take_rows(rows, given, made)
@@ -201,6 +204,18 @@ class ProcessorLogic:
                     state._key,
                     lambda: self._processor.handleInitialState(state._key, row, values),  # noqa: B023
                 )
+        self.state.settle(states)
+
+    def _take_imported(self, given: ShardedRows) -> None:
+        """Put what another query held into the states, without a call of the processor."""
+        groups = group_by_key(given, self._spec.initial_keys, self._operator)
+        table = given.rows if groups.order is None else given.rows.take(pa.array(groups.order))
+        states = self._touch(given, groups)
+        rows = batch_to_rows(table, row_class(table.schema))
+        for at, state in enumerate(states):
+            self._tools.key = state
+            for row in rows[groups.bounds[at] : groups.bounds[at + 1]]:
+                self._tools.take_imported(row, self._declared.imported or ())
         self.state.settle(states)
 
     # -- timers -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ even if the key never has rows again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -79,6 +79,15 @@ class Tools:
                 "handleInitialState; there is no key then"
             )
         return self.key
+
+    def take_imported(self, row: Any, names: Sequence[str]) -> None:
+        """Put into the current key what one row of imported state brings."""
+        for at, name in enumerate(names):
+            held = getattr(row, f"v{at}")
+            if held is not None:
+                self.variables[name].take_imported(held, getattr(row, f"m{at}", None))
+        if row.timer_ms is not None:
+            self.register_timer(row.timer_ms)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -155,6 +164,15 @@ class Variable:
         """Take away what has ended; return when the next of what is left ends."""
         raise NotImplementedError
 
+    def take_imported(self, held: Any, key: Any) -> None:
+        """Hold what another query held: as state holds it, with its end where it has one."""
+        raise NotImplementedError
+
+    def _kept(self, held: Any) -> Any:
+        if self.ttl_ms is not None:
+            self._tools.ends_at(held[1])
+        return tuple(held)
+
     def _handle(self) -> Any:
         return self._of(self._tools.current())
 
@@ -201,6 +219,9 @@ class ValueVariable(Variable):
     def clear(self) -> None:
         self._handle().clear()
 
+    def take_imported(self, held: Any, key: Any) -> None:
+        self._handle().update(self._kept(held))
+
     def drop_ended(self) -> int | None:
         handle = self._handle()
         held = handle.get()
@@ -231,6 +252,9 @@ class ListVariable(Variable):
 
     def clear(self) -> None:
         self._handle().clear()
+
+    def take_imported(self, held: Any, key: Any) -> None:
+        self._handle().appendList([self._kept(one) for one in held])
 
     def drop_ended(self) -> int | None:
         handle = self._handle()
@@ -286,6 +310,9 @@ class MapVariable(Variable):
 
     def clear(self) -> None:
         self._handle().clear()
+
+    def take_imported(self, held: Any, key: Any) -> None:
+        self._handle()[self._keys.held(key)] = self._kept(held)
 
     def drop_ended(self) -> int | None:
         handle = self._handle()
