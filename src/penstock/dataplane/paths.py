@@ -2,6 +2,7 @@
 
 ```
 CHECKPOINT/meta                            format version, query id, topology identity
+CHECKPOINT/meta-<hash>                     a topology that changed since; the newest base names the one that holds
 CHECKPOINT/drivers/g000001.claim           exclusive create: who owns the generation
 CHECKPOINT/drivers/heartbeat               holder's generation and time, replaced whole
 CHECKPOINT/log/g000001-p000001.log         records; every part begins with a base record
@@ -33,6 +34,7 @@ class DataFile(NamedTuple):
     kind: str
 
 
+_META = re.compile(r"meta-([0-9a-f]{16})$")
 _CLAIM = re.compile(r"g(\d{6,})\.claim$")
 _LOG = re.compile(r"g(\d{6,})-p(\d{6,})\.log$")
 _DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp)$")
@@ -40,6 +42,10 @@ _DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp)$")
 
 def meta(checkpoint: str) -> str:
     return f"{checkpoint}/meta"
+
+
+def meta_version(checkpoint: str, identity: bytes) -> str:
+    return f"{checkpoint}/meta-{identity.hex()}"
 
 
 def drivers(checkpoint: str) -> str:
@@ -92,6 +98,11 @@ def imported_manifest(checkpoint: str, operator: str) -> str:
 
 def imported_part(checkpoint: str, operator: str, number: int) -> str:
     return f"{checkpoint}/imported/{operator}/{number:06d}.part"
+
+
+def parse_meta_version(name: str) -> bytes | None:
+    found = _META.fullmatch(name)
+    return bytes.fromhex(found[1]) if found else None
 
 
 def parse_claim(name: str) -> int | None:

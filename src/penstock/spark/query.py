@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.dataplane.compile import compile_program, stages_of
+from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.importing import with_imported
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.opening import Opened, open_checkpoint
-from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import CheckpointError, PenstockError, QueryError, SessionError
+from penstock.spark.batch_ingest import BatchIngest
 from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.progress import progress_of
 from penstock.spark.running import active_on, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
+from penstock.spark.sinks import check_sink, make_sink, sink_settings
 from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.options import CHECKPOINT_LOCATION, TAKEOVER, derive_settings
-from penstock.topology.stream import Node
-from penstock.topology.writer import Declared
+from penstock.topology.writer import Declared, sources_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,7 +158,7 @@ class Query:
         """Return the latency of an operator's rows, from arrival at the source to commit.
 
         Args:
-            since: `time.monotonic()` value; the last ten seconds when not given.
+            since: `time.monotonic()` value, of the last five minutes; ten seconds ago when not given.
         """
         start = time.monotonic() - 10.0 if since is None else since
         found: Latency | None = self._ask(lambda shell: shell.engine.latency[operator].since(start))
@@ -219,7 +219,8 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     check_session(spark)
     await_slots(spark)
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(declared.options))
-    settings = Settings(**derive_settings(declared.options))
+    check_sink(declared)
+    settings = Settings(**_settings_of(declared))
     declared = replace(declared, node=with_imported(declared.node, PosixDisk(), checkpoint))
     program = compile_program(
         declared.node,
@@ -240,23 +241,25 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         lambda opened: give_back(disk, checkpoint, opened.claim, time.time(), None),
     )
     try:
-        return _start_on(opened, declared, spark, program, settings)
+        return _start_on(opened, declared, spark, settings)
     except BaseException:
         with contextlib.suppress(Exception):
             give_back(disk, checkpoint, opened.claim, time.time(), None)
         raise
 
 
-def _start_on(
-    opened: Opened, declared: Declared, spark: SparkSession, program: Program, settings: Settings
-) -> Query:
+def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings: Settings) -> Query:
     """Start a query on a checkpoint that is claimed."""
-    disk, checkpoint = PosixDisk(), opened.checkpoint
+    disk, checkpoint, program = PosixDisk(), opened.checkpoint, opened.program
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
     query._schema = declared.node.schema
-    consume = {"noop": None, "memory": query._remember, "function": declared.function}[declared.sink]
-    ingested = [node for node in _sources(declared.node) if node.kind == "dataframe"]
+    try:
+        sink = make_sink(declared, spark, opened, query._remember)
+    except BaseException:
+        give_back(disk, checkpoint, opened.claim, time.time(), None)
+        raise
+    ingested = [node for node in sources_of(declared.node) if node.kind == "dataframe"]
     shell = SparkShell(
         spark,
         program,
@@ -266,16 +269,22 @@ def _start_on(
         hosts=_hosts(spark),
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
-        consume=consume,
+        sink=sink,
         on_end=query._ended,
     )
     query._shell = shell
-    for node in _sources(declared.node):
+    trigger = declared.trigger
+    for node in sources_of(declared.node):
         if node.kind == "generate":
             shell.engine.set_arrivals(node.name, Arrivals(node.rate, node.limit))
+        elif node.bounded:
+            query._ingests.append(BatchIngest(shell, node.name, node.dataframe, node.schema, node.stamp))
         else:
-            query._ingests.append(Ingest(shell, node.name, node.dataframe, node.schema, node.stamp))
-    shell.ends_when_drained = all(node.bounded for node in _sources(declared.node))
+            query._ingests.append(
+                Ingest(shell, node.name, node.dataframe, node.schema, node.stamp, trigger.for_spark())
+            )
+    if trigger.ends or all(node.bounded for node in sources_of(declared.node)):
+        shell.sources_ended = lambda: all(ingest.finished for ingest in query._ingests)
     try:
         shell.start()
         for ingest in query._ingests:
@@ -299,8 +308,14 @@ def _active_session() -> SparkSession:
     return active
 
 
-def _sources(node: Node) -> list[Node]:
-    return [one for one in stages_of(node) if not one.inputs]
+def _settings_of(declared: Declared) -> dict[str, Any]:
+    found = {**derive_settings(declared.options), **sink_settings(declared)}
+    if declared.trigger.interval_s is not None:
+        # What gathers between two epochs must fit into one, whatever time that takes.
+        longest = found.get("max_epoch_s", Settings.max_epoch_s)
+        found["min_epoch_s"] = declared.trigger.interval_s
+        found["max_epoch_s"] = max(longest, declared.trigger.interval_s)
+    return found
 
 
 def _hosts(spark: SparkSession) -> tuple[str, str]:
