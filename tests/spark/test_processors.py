@@ -233,9 +233,9 @@ def _jobs(store: Any) -> list[Any]:
 def _what(job: Any) -> str:
     """What a Spark job was for. A batch of ingest has one stage: nothing is shuffled by key."""
     told = job.description().get() if job.description().isDefined() else ""
-    if told.startswith("penstock "):
+    if told.startswith("penstock ") and ", task " in told:
         return "lease"
-    is_batch = "batch = " in told and job.stageIds().size() == 1
+    is_batch = ("batch = " in told or "penstock source" in told) and job.stageIds().size() == 1
     return "ingest" if is_batch else f"{job.name()}: {told}"
 
 

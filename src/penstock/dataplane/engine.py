@@ -346,7 +346,7 @@ class Engine:
             return 1.0
         if arrivals is None or any(slot.lease is None for slot in run.slots):
             return 1.0
-        if not run.spec.initial and not self.initial_is_taken():
+        if not self.may_begin(run.spec.name):
             return self.settings.min_epoch_s
         if not arrivals.running:
             if not all(other.ready.all() for other in self.runs.values()):
@@ -375,14 +375,17 @@ class Engine:
                 self._shell.send(slot.lease, work)
         return 1.0
 
-    def initial_is_taken(self) -> bool:
-        """Whether all initial state has been taken in; no other source begins before."""
-        return all(self._is_all_taken(name) for name, run in self.runs.items() if run.spec.initial)
+    def may_begin(self, source: str) -> bool:
+        """Whether a source may make rows: it holds initial state, or all of that has been taken in."""
+        initial = [run for run in self.runs.values() if run.spec.initial]
+        return self.runs[source] in initial or all(map(self._is_all_taken, initial))
 
-    def _is_all_taken(self, source: str) -> bool:
-        arrivals, chain = self._arrivals.get(source), self.chains[source]
-        made = arrivals is not None and arrivals.limit is not None and chain.offset >= arrivals.limit
-        return made and not any(chain.out.values())
+    def _is_all_taken(self, run: Run) -> bool:
+        name, arrivals = run.spec.name, self._arrivals.get(run.spec.name)
+        made = name in self._over or (
+            arrivals is not None and arrivals.limit is not None and run.chain.offset >= arrivals.limit
+        )
+        return made and not any(run.chain.out.values())
 
     def _say_idle_or_ended(self, run: Run, now: float, limit_reached: bool) -> bool:
         """Where event time is read: commit an epoch without rows that says that a source has ended, or is idle."""

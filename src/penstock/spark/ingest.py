@@ -355,6 +355,6 @@ class Ingest:
         engine = self._shell.engine
         limit = engine.settings.max_waiting_bytes
         while not self._stopped.is_set() and self._shell.hub.ask(
-            lambda: engine.chains.waiting_bytes() > limit or not engine.initial_is_taken()
+            lambda: engine.chains.waiting_bytes() > limit or not engine.may_begin(self._source)
         ):
             time.sleep(BLOCK_POLL_S)

@@ -8,7 +8,6 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import (
@@ -19,7 +18,8 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from penstock.errors import DeclarationError
-from penstock.topology.schema import parse_schema
+from penstock.spark.dataframes import stream_of
+from penstock.topology.stream import Stream
 
 
 class SparkKit:
@@ -42,7 +42,7 @@ class SparkKit:
     ) -> StatefulProcessor:
         return GroupFunction(function, timeout, watermarked)
 
-    def initial_rows(self, grouped: Any, operator: str) -> tuple[pa.Table, tuple[str, ...]]:
+    def initial_rows(self, grouped: Any, operator: str) -> tuple[Stream, tuple[str, ...]]:
         from pyspark.sql import GroupedData
         from pyspark.sql import functions as f
 
@@ -51,15 +51,13 @@ class SparkKit:
                 f"operator '{operator}': initialState takes df.groupBy(key) of a batch DataFrame, not {grouped!r}."
             )
         keys = tuple(grouped.agg(f.count("*")).columns[:-1])
-        frame = grouped._df
-        schema = parse_schema(frame.schema, f"initialState of operator '{operator}'")
-        missing = [key for key in keys if key not in schema.names]
+        missing = [key for key in keys if key not in grouped._df.columns]
         if missing:
             raise DeclarationError(
                 f"operator '{operator}': initialState is grouped by {missing[0]}, which is no column of it; select it as "
                 "a column first."
             )
-        return frame.toArrow().cast(schema), keys
+        return stream_of(grouped._df, f"{operator}_initial", None), keys
 
 
 @lru_cache(maxsize=1024)

@@ -169,7 +169,7 @@ class ProcessorMethods:
         """Return the source of the initial rows and their key columns."""
         from dataclasses import replace
 
-        from penstock.topology.stream import GroupedStream, from_rows
+        from penstock.topology.stream import GroupedStream
 
         if isinstance(initial, GroupedStream):
             source, keys = initial._node, initial._keys
@@ -178,8 +178,8 @@ class ProcessorMethods:
                     f"operator '{operator}': initialState must be a bounded source, such as from_rows(...).groupBy(key)."
                 )
         else:
-            table, keys = kit.initial_rows(initial, operator)
-            source = from_rows(table, name=f"{operator}_initial").node
+            stream, keys = kit.initial_rows(initial, operator)
+            source = stream.node
         mine = [self._node.schema.field(key).type for key in self._keys]
         theirs = [source.schema.field(key).type for key in keys]
         if mine != theirs:

@@ -52,8 +52,8 @@ class Kit(Protocol):
         """Return a processor that serves an `applyInPandasWithState` function."""
         ...
 
-    def initial_rows(self, grouped: Any, operator: str) -> tuple[pa.Table, tuple[str, ...]]:
-        """Return the rows and the key columns of a grouped DataFrame."""
+    def initial_rows(self, grouped: Any, operator: str) -> tuple[Any, tuple[str, ...]]:
+        """Return a grouped batch DataFrame as a bounded stream, and its key columns."""
         ...
 
 
@@ -96,11 +96,11 @@ class DeclaredState:
         return self.key_schema.field(0).type if len(self.key_schema) == 1 else pa.binary()
 
     def identity(self) -> dict[str, object]:
-        """Return what must not change across restarts."""
-        found: dict[str, object] = {"kind": self.kind, "value": ddl_of(self.schema)}
-        if self.key_schema is not None:
-            found["key"] = ddl_of(self.key_schema)
-        return found | ({"ttl": True} if self.ttl_ms is not None else {})
+        """Return what must not change across restarts, as of the state that holds it."""
+        found = self.spec().identity()
+        if self.key_schema is not None and len(self.key_schema) > 1:
+            found["fields"] = ddl_of(self.key_schema)
+        return found
 
 
 @dataclass(frozen=True)

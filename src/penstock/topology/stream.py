@@ -395,12 +395,14 @@ class Stream:
 
     @property
     def late_rows(self) -> Stream:
-        """The rows that came too late for one of their windows, as they came to this windowed operator.
+        """The rows that came too late, as they came to this operator: for one of their windows, or for a processor by
+        event time.
 
         Raises:
-            DeclarationError: this is no windowed operator.
+            DeclarationError: this is no windowed operator and no processor by event time.
         """
-        if self._node.kind != "windowed":
+        processor = self._node.processor
+        if self._node.kind != "windowed" and (processor is None or processor.time_mode != "event"):
             raise DeclarationError(
                 f"'{self._node.name}' has no late rows; they are what a groupBy(penstock.window(...), ...) leaves out."
             )
