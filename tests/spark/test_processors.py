@@ -233,10 +233,11 @@ def _jobs(store: Any) -> list[Any]:
 def _what(job: Any) -> str:
     """What a Spark job was for. A batch of ingest has one stage: nothing is shuffled by key."""
     told = job.description().get() if job.description().isDefined() else ""
-    if told.startswith("penstock ") and ", task " in told:
+    if told.startswith("penstock ") and ", ingest " not in told:
         return "lease"
-    is_batch = ("batch = " in told or "penstock source" in told) and job.stageIds().size() == 1
-    return "ingest" if is_batch else f"{job.name()}: {told}"
+    return (
+        "ingest" if told.startswith("penstock ") and job.stageIds().size() == 1 else f"{job.name()}: {told}"
+    )
 
 
 def test_processing_timers_and_times_to_live(spark: SparkSession, tmp_path: Path) -> None:
