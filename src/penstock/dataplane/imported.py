@@ -65,7 +65,8 @@ def write_imported(disk: Disk, checkpoint: str, manifest: Manifest, table: pa.Ta
         part = table.slice(start, PART_ROWS).combine_chunks()
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(part)
+            for batch in part.to_batches():
+                writer.write_batch(batch)
         data = frame_bytes(FrameKind.EXPORT, sink.getvalue().to_pybytes())
         disk.put(paths.imported_part(checkpoint, manifest.operator, len(rows)), data)
         rows.append(part.num_rows)
