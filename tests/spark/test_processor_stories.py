@@ -178,4 +178,4 @@ def test_rows_are_pysparks_rows() -> None:
     assert (made.user, made["count"], made[0], made[-1], made[0:1]) == ("a", 7, "a", 7, ("a",))
     assert callable(made.count) and made.asDict() == {"user": "a", "count": 7} and "user" in made
     with pytest.raises(AttributeError):
-        made.nothing
+        _ = made.nothing
