@@ -39,14 +39,14 @@ def test_a_query_moves_with_values_lists_maps_and_timers(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batches = make_rows()
-    for number, rows in enumerate(batches[:3]):
+    for number, rows in enumerate(batches[:2]):
         write_file(tmp_path / "in", number, rows)
     with plain_spark(spark):
         frame = tagged(spark, tmp_path / "in").withWatermark("at", "2 seconds").groupBy("which", "user")
         before = run_spark(
             frame.transformWithState(ours.Many(MOVED), ours.OUTPUT, "append", "eventTime"), tmp_path / "plain"
         )
-    for number, rows in enumerate(batches[3:], 3):
+    for number, rows in enumerate(batches[2:], 2):
         write_file(tmp_path / "in", number, rows)
     told = tmp_path / "told.json"
     assert run_import(str(tmp_path / "plain"), str(tmp_path / "ours"), "many", "rows", json=told) == 0

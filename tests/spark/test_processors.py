@@ -124,10 +124,12 @@ def plain_spark(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
-def run_spark(frame: DataFrame, checkpoint: Path, **trigger: Any) -> Counter[tuple[Any, ...]]:
+def run_spark(
+    frame: DataFrame, checkpoint: Path, mode: str = "append", **trigger: Any
+) -> Counter[tuple[Any, ...]]:
     found: Counter[tuple[Any, ...]] = Counter()
     query = (
-        frame.writeStream.outputMode("append" if not trigger else "update")
+        frame.writeStream.outputMode(mode)
         .option("checkpointLocation", str(checkpoint))
         .foreachBatch(lambda batch, number: found.update(map(tuple, batch.collect())))
         .trigger(**(trigger or {"availableNow": True}))
@@ -275,7 +277,7 @@ def _flushed(found: Counter[tuple[Any, ...]]) -> int:
 def _cache_on_spark(spark: SparkSession, tmp_path: Path) -> list[tuple[int, str]]:
     frame = read(spark, tmp_path / "in").groupBy("user")
     frame = frame.transformWithState(ours.Cache(), ours.OUTPUT, "update", "processingTime")
-    found, query = run_spark(frame, tmp_path / "plain", processingTime="4 seconds")  # type: ignore[misc]
+    found, query = run_spark(frame, tmp_path / "plain", "update", processingTime="4 seconds")  # type: ignore[misc]
     wait_until(lambda: len(found) >= 16, seconds=60)
     query.stop()
     return [(n, b) for _, _, n, _, b in found]
@@ -303,7 +305,9 @@ def test_the_pandas_flavour_and_group_functions(spark: SparkSession, files: Path
     if ORACLE:
         with plain_spark(spark):
             first, second = both(read(spark, files))
-            assert mine == run_spark(first, tmp_path / "one") + run_spark(second, tmp_path / "two")
+            assert mine == run_spark(first, tmp_path / "one", "update") + run_spark(
+                second, tmp_path / "two", "update"
+            )
 
 
 def test_a_group_that_gets_no_rows_times_out(spark: SparkSession, tmp_path: Path) -> None:
