@@ -28,7 +28,7 @@ ROWS_PER_FILE = 60
 FILES = 4
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ORACLE = bool(os.environ.get("PENSTOCK_ORACLE"))
-oracle = pytest.mark.skipif(not ORACLE, reason="takes long; `make oracle` runs it")
+"""Whether what takes long on plain Spark is compared too; `make oracle` does."""
 
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
