@@ -10,6 +10,7 @@ CHECKPOINT/log/newest                      the newest part there was, so that it
 CHECKPOINT/data/g000001-<lease>-000001.seg segments and deltas appended by one lease (or ingest attempt)
 CHECKPOINT/data/g000001-<lease>-000001.snp snapshots appended by one lease
 CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streaming query
+CHECKPOINT/imported/<operator>/            state that `penstock import` brought: a manifest and parts
 ```
 """
 
@@ -85,6 +86,18 @@ def data_file(checkpoint: str, name: str) -> str:
 
 def ingest(checkpoint: str, source: str) -> str:
     return f"{checkpoint}/ingest/{source}"
+
+
+def imported(checkpoint: str) -> str:
+    return f"{checkpoint}/imported"
+
+
+def imported_manifest(checkpoint: str, operator: str) -> str:
+    return f"{checkpoint}/imported/{operator}/manifest"
+
+
+def imported_part(checkpoint: str, operator: str, number: int) -> str:
+    return f"{checkpoint}/imported/{operator}/{number:06d}.part"
 
 
 def parse_meta_version(name: str) -> bytes | None:

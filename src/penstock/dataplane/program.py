@@ -50,6 +50,8 @@ class StageSpec:
     tasks: int = 1
     logic: LogicSpec | None = None
     generate: Generate | None = None
+    initial: bool = False
+    """A source of initial state: other sources begin when all of it has been taken in."""
     ingested: bool = False
     """A source fed by a Structured Streaming query instead of by tasks."""
 

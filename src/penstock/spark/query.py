@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow as pa
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
+from penstock.dataplane.importing import with_imported
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.opening import Opened, open_checkpoint
 from penstock.dataplane.recordlog import give_back
@@ -219,6 +221,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(declared.options))
     check_sink(declared)
     settings = Settings(**_settings_of(declared))
+    declared = replace(declared, node=with_imported(declared.node, PosixDisk(), checkpoint))
     program = compile_program(
         declared.node,
         tasks=real_cores(spark),
