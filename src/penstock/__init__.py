@@ -26,6 +26,8 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.spark.streams import streams
+
 avg = mean
 
 
@@ -48,6 +50,15 @@ def from_dataframe(dataframe: Any, *, name: str = "source", stamp: str | None = 
     from penstock.spark.dataframes import stream_of
 
     return stream_of(dataframe, name, stamp)
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because what it needs is Spark's, and a topology can be declared without that.
+    if name == "streams":
+        from penstock.spark.streams import streams
+
+        return streams
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
 def _start(declared: _writer.Declared, spark: Any) -> Any:
@@ -87,6 +98,7 @@ __all__ = [
     "mean",
     "min",
     "session",
+    "streams",
     "sum",
     "top_n",
     "when",

@@ -18,25 +18,33 @@ import pyarrow as pa
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
+from penstock.dataplane.explain import explain_program
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.opening import open_checkpoint
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
-from penstock.errors import CheckpointError, PenstockError, QueryError, SessionError
+from penstock.errors import PenstockError, QueryError, SessionError
+from penstock.spark import listening
 from penstock.spark.ingest import Ingest
-from penstock.spark.progress import progress_of
-from penstock.spark.running import active_on, remember
+from penstock.spark.listening import announcer
+from penstock.spark.progress import MIN_SPAN_S, Identity, Reading, iso_time, make_report, take_reading
+from penstock.spark.running import make_way, note_end, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
+from penstock.spark.showing import Shown, show_html, show_line
 from penstock.spark.slots import await_slots, is_local, real_cores
-from penstock.topology.options import CHECKPOINT_LOCATION, TAKEOVER, derive_settings
+from penstock.topology.options import CHECKPOINT_LOCATION, TAKEOVER, derive_settings, merge_settings
 from penstock.topology.stream import Node
 from penstock.topology.writer import Declared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 RESERVE = 1
+REPORT_INTERVAL_S = 1.0
+"""Time between two reports of a query."""
+WATCH_INTERVAL_S = 0.25
 
 
 class Query:
@@ -51,7 +59,11 @@ class Query:
         self._ingests: list[Ingest] = []
         self._over = threading.Event()
         self._error: PenstockError | None = None
-        self._progress: deque[dict[str, Any]] = deque(maxlen=100)
+        self._identity = Identity("", self.runId, name)
+        self._reports: deque[StreamingQueryProgress] = deque(maxlen=100)
+        self._readings: deque[Reading] = deque(maxlen=2)
+        """Of the two newest reports, for what happened since."""
+        self._reported_end = False
         self._tables: list[pa.Table] = []
         self._schema: pa.Schema = pa.schema([])
         self._guard = threading.Lock()
@@ -78,19 +90,28 @@ class Query:
         return {"message": message, "isDataAvailable": waiting > 0, "isTriggerActive": bool(working)}
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:
-        """Rates, epochs, latency and state as of now."""
-        now = self._ask(
-            lambda shell: progress_of(shell.engine, self, (shell.log.append_s, shell.log.appends))
-        )
-        if now is not None:
-            self._progress.append(now)
-        return self._progress[-1] if self._progress else None
+    def lastProgress(self) -> StreamingQueryProgress | None:
+        """Rates, epochs, latency and state as of now; the last report, once the query has ended."""
+        if self._reported_end:
+            return self._reports[-1]
+        now = self._read()
+        if now is None:
+            return self._reports[-1] if self._reports else None
+        return make_report(now, self._reading_before(now), self._identity)
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:
-        """The progress reports that were asked for lately."""
-        return list(self._progress)
+    def recentProgress(self) -> list[StreamingQueryProgress]:
+        """The last hundred reports; one is made every second, and one at the end."""
+        return list(self._reports)
+
+    def explain(self, extended: bool = False) -> None:
+        """Print the topology as it runs: stages, channels, keys, shards and tasks.
+
+        Args:
+            extended: with the columns of every stage.
+        """
+        if self._shell is not None:
+            print(explain_program(self._shell.engine.program, extended))
 
     def exception(self) -> PenstockError | None:
         """Return the error that ended the query, None when there was none."""
@@ -172,7 +193,55 @@ class Query:
         )
 
     def __repr__(self) -> str:
-        return f"<penstock.Query {self.name or self.id} {'running' if self.isActive else 'stopped'}>"
+        return show_line(self._shown())
+
+    def _repr_html_(self) -> str:
+        return show_html(self._shown())
+
+    def _shown(self) -> Shown:
+        """What is known without asking the engine, which may be busy."""
+        state = "running" if self.isActive else "stopped" if self._error is None else "failed"
+        report = self._reports[-1] if self._reports else None
+        error = str(self._error) if self._error is not None else None
+        return Shown(self.name or self.id, state, self.checkpoint, error, report)
+
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> Reading | None:
+        found: Reading | None = self._ask(
+            lambda shell: take_reading(shell.engine, (shell.log.append_s, shell.log.appends))
+        )
+        return found
+
+    def _reading_before(self, now: Reading) -> Reading | None:
+        """The newest reading that is old enough for a rate, the oldest there is otherwise."""
+        known = list(self._readings)
+        old = [one for one in known if now.at - one.at >= MIN_SPAN_S]
+        return old[-1] if old else known[0] if known else None
+
+    def _begin(self) -> None:
+        """Let the query be known: to this process, to listeners, and to the thread that reports on it."""
+        remember(self)
+        first = self._read()
+        if first is not None:
+            self._readings.append(first)
+        started = listening.started_event(self.id, self.runId, self.name, iso_time(self._started))
+        announcer.announce_and_wait("onQueryStarted", started)
+        threading.Thread(target=self._watch, name="penstock-watch", daemon=True).start()
+
+    def _report(self) -> None:
+        now = self._read()
+        if now is None:
+            return
+        before = self._readings[-1] if self._readings else None
+        report = make_report(now, before, self._identity)
+        self._readings.append(now)
+        self._reports.append(report)
+        if before is None or _epochs(now) != _epochs(before):
+            announcer.announce("onQueryProgress", listening.progress_event(report))
+        elif self.isActive:
+            idle = listening.idle_event(self.id, self.runId, report["timestamp"])
+            announcer.announce("onQueryIdle", idle)
 
     def _ask(self, question: Any) -> Any:
         shell = self._shell
@@ -195,17 +264,32 @@ class Query:
             with contextlib.suppress(Exception):
                 ingest.stop()
         self._over.set()
+        note_end(self)
 
     def _remember(self, table: pa.Table, epoch: int) -> None:
         with self._guard:
             self._tables.append(table)
 
     def _watch(self) -> None:
-        while not self._over.wait(0.5):
+        due = time.monotonic() + REPORT_INTERVAL_S
+        while not self._over.wait(WATCH_INTERVAL_S):
             for ingest in self._ingests:
                 error = ingest.failure()
                 if error is not None and self._shell is not None:
                     self._shell.end_with(error)
+            if time.monotonic() >= due:
+                self._report()
+                due = max(due + REPORT_INTERVAL_S, time.monotonic())
+        self._report()
+        self._reported_end = bool(self._reports)
+        ended = listening.terminated_event(self.id, self.runId, self._error)
+        announcer.announce("onQueryTerminated", ended)
+
+
+def _epochs(reading: Reading) -> list[int]:
+    """What moves when anything happens."""
+    parts = (reading.facts[part] for part in ("inputs", "operators", "outputs"))
+    return [facts["epoch"] for part in parts for facts in part.values()]
 
 
 def start(declared: Declared, spark: SparkSession | None) -> Query:
@@ -213,23 +297,22 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     spark = spark or _active_session()
     check_session(spark)
     await_slots(spark)
-    checkpoint = check_scheme(CHECKPOINT_LOCATION.of(declared.options))
-    settings = Settings(**derive_settings(declared.options))
+    options = merge_settings(declared.options, spark.conf.getAll, declared.name)
+    checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
+    settings = Settings(**derive_settings(options))
     program = compile_program(
         declared.node,
         tasks=real_cores(spark),
         memory_bytes=settings.memory_bytes,
     )
     disk = PosixDisk()
-    takeover = TAKEOVER.of(declared.options)
-    if not takeover and active_on(checkpoint) is not None:
-        raise CheckpointError(
-            f"The checkpoint {checkpoint} is held by another query of this process; stop that query, or start this one "
-            "with option('takeover', 'true') to end it."
-        )
+    takeover = TAKEOVER.of(options)
+    make_way(declared.name, checkpoint, takeover)
     opened = open_checkpoint(disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s)
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
+    kinds = {node.name: node.kind for node in _sources(declared.node)}
+    query._identity = Identity(query.id, query.runId, query.name, declared.sink, kinds)
     query._schema = declared.node.schema
     consume = {"noop": None, "memory": query._remember, "function": declared.function}[declared.sink]
     ingested = [node for node in _sources(declared.node) if node.kind == "dataframe"]
@@ -259,8 +342,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     except BaseException:
         query.stop()
         raise
-    remember(query)
-    threading.Thread(target=query._watch, name="penstock-watch", daemon=True).start()
+    query._begin()
     return query
 
 

@@ -175,8 +175,17 @@ _NEAR = 0.3
 """How alike a name must be to be suggested; low, since the list is short."""
 
 
-def find_option(name: object) -> Option[Any]:
+CONF_PREFIX = "spark.penstock."
+"""Every option is also a Spark setting: this, and its name."""
+NOT_OPTIONS = ("cores",)
+"""Settings of that prefix that are no options of a query; `penstock.session` sets them."""
+
+
+def find_option(name: object, prefix: str = "") -> Option[Any]:
     """Return the option of this name, whatever its case.
+
+    Args:
+        prefix: that the user wrote before the name, for the message.
 
     Raises:
         DeclarationError: there is none; the nearest one is named.
@@ -187,12 +196,65 @@ def find_option(name: object) -> Option[Any]:
     if found is None:
         near = difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=1, cutoff=_NEAR)
         hint = (
-            f"did you mean {_BY_LOWER_NAME[near[0]].name!r}?"
+            f"did you mean {prefix + _BY_LOWER_NAME[near[0]].name!r}?"
             if near
             else f"known options: {', '.join(OPTIONS)}."
         )
-        raise DeclarationError(f"option {name!r} is unknown; {hint}")
+        raise DeclarationError(f"{'setting' if prefix else 'option'} {prefix + name!r} is unknown; {hint}")
     return found
+
+
+def merge_settings(
+    given: Mapping[str, Any], settings: Mapping[str, str], query_name: str | None
+) -> dict[str, Any]:
+    """Return the options of a query: those that were given, and for the others what Spark's settings say.
+
+    A `spark.penstock.checkpointLocation` is a root for all queries, as Spark's own is: each has the folder of its name
+    in there.
+
+    Args:
+        given: options that were given with `writeStream`, read.
+        settings: all settings of the session.
+
+    Raises:
+        DeclarationError: a setting is unknown or of another kind; or the query has neither a checkpoint nor a name.
+    """
+    merged = dict(given)
+    for key, value in sorted(settings.items()):
+        if not key.lower().startswith(CONF_PREFIX):
+            continue
+        name = key[len(CONF_PREFIX) :]
+        if name.lower() in NOT_OPTIONS:
+            continue
+        option = find_option(name, CONF_PREFIX)
+        if option.name in given:
+            continue
+        try:
+            merged[option.name] = option.read(value)
+        except DeclarationError as error:
+            raise DeclarationError(f"setting {key}: {error}") from None
+        if option is CHECKPOINT_LOCATION:
+            merged[option.name] = _in_root(merged[option.name], query_name)
+    if CHECKPOINT_LOCATION.name not in merged:
+        raise DeclarationError(
+            f"option({CHECKPOINT_LOCATION.name!r}, ...) is required: a directory that all nodes can reach; or set "
+            f"{CONF_PREFIX}{CHECKPOINT_LOCATION.name} to a root for all queries."
+        )
+    return merged
+
+
+def _in_root(root: str, query_name: str | None) -> str:
+    if query_name is None:
+        raise DeclarationError(
+            f"{CONF_PREFIX}{CHECKPOINT_LOCATION.name} is a root with a folder for each query by its name; call "
+            f"queryName(...), or option({CHECKPOINT_LOCATION.name!r}, ...)."
+        )
+    if "/" in query_name or query_name.startswith("."):
+        raise DeclarationError(
+            f"queryName {query_name!r} cannot be the name of a folder in {root}; give "
+            f"option({CHECKPOINT_LOCATION.name!r}, ...)."
+        )
+    return f"{root.rstrip('/')}/{query_name}"
 
 
 def derive_settings(options: Mapping[str, Any]) -> dict[str, Any]:

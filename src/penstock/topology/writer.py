@@ -122,18 +122,22 @@ class StreamWriter:
         Args:
             spark: the SparkSession to run on; the active one when not given.
         """
-        declared = self.declare()
+        declared = self.declare(complete=False)
         if not _starter:
             raise DeclarationError("nothing can start a query in this process; import penstock first.")
         return _starter[0](declared, spark)
 
-    def declare(self) -> Declared:
-        """Return the declaration after checking that it is complete."""
+    def declare(self, complete: bool = True) -> Declared:
+        """Return the declaration after checking that it is complete.
+
+        Args:
+            complete: whether Spark's settings cannot supply options that are missing here.
+        """
         if not self._sink:
             raise DeclarationError(
                 f"'{self._stream.node.name}' has no sink; call format('memory'), format('noop') or foreachBatch(function)."
             )
-        if CHECKPOINT_LOCATION.name not in self._options:
+        if complete and CHECKPOINT_LOCATION.name not in self._options:
             raise DeclarationError(
                 f"option({CHECKPOINT_LOCATION.name!r}, ...) is required: a directory that all nodes can reach."
             )
