@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.dataplane.exports import exported_by
 from penstock.dataplane.program import Program, StageSpec
 
 
@@ -26,6 +27,8 @@ def _head(spec: StageSpec) -> str:
         return f"source '{spec.name}': " + (
             "a streaming DataFrame" if spec.ingested else f"native, {_count(spec.tasks, 'task')}"
         )
+    if (exported := exported_by(spec.name)) is not None:
+        return f"export of '{exported}': for to_stream"
     if kind == "sink":
         return f"sink '{spec.name}': on the driver"
     keys = f"keyed by {', '.join(spec.keys)}" if spec.keys else "unkeyed"

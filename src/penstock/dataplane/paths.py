@@ -9,6 +9,8 @@ CHECKPOINT/log/newest                      the newest part there was, so that it
 CHECKPOINT/data/g000001-<lease>-000001.seg segments and deltas appended by one lease (or ingest attempt)
 CHECKPOINT/data/g000001-<lease>-000001.snp snapshots appended by one lease
 CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streaming query
+CHECKPOINT/export/<operator>/head          whose export it is, and the schema of its rows
+CHECKPOINT/export/<operator>/e000000001    manifest of one epoch of an export
 ```
 """
 
@@ -34,6 +36,7 @@ class DataFile(NamedTuple):
 
 _CLAIM = re.compile(r"g(\d{6,})\.claim$")
 _LOG = re.compile(r"g(\d{6,})-p(\d{6,})\.log$")
+_MANIFEST = re.compile(r"e(\d{9,})$")
 _DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp)$")
 
 
@@ -79,6 +82,23 @@ def data_file(checkpoint: str, name: str) -> str:
 
 def ingest(checkpoint: str, source: str) -> str:
     return f"{checkpoint}/ingest/{source}"
+
+
+def export(checkpoint: str, operator: str) -> str:
+    return f"{checkpoint}/export/{operator}"
+
+
+def export_head(checkpoint: str, operator: str) -> str:
+    return f"{checkpoint}/export/{operator}/head"
+
+
+def export_manifest(checkpoint: str, operator: str, epoch: int) -> str:
+    return f"{checkpoint}/export/{operator}/e{epoch:09d}"
+
+
+def parse_manifest(name: str) -> int | None:
+    found = _MANIFEST.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def parse_claim(name: str) -> int | None:

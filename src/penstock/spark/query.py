@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.dataplane.compile import compile_program
-from penstock.dataplane.disk import PosixDisk, check_scheme
+from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
+from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
 from penstock.dataplane.latency import Latency
-from penstock.dataplane.opening import open_checkpoint
+from penstock.dataplane.opening import Opened, open_checkpoint
+from penstock.dataplane.program import Program
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import PenstockError, QueryError, SessionError
@@ -33,12 +35,19 @@ from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
 from penstock.spark.showing import Shown, show_html, show_line
 from penstock.spark.slots import await_slots, is_local, real_cores
-from penstock.topology.options import CHECKPOINT_LOCATION, TAKEOVER, derive_settings, merge_settings
+from penstock.topology.options import (
+    CHECKPOINT_LOCATION,
+    EXPORT,
+    EXPORT_BYTES,
+    TAKEOVER,
+    derive_settings,
+    merge_settings,
+)
 from penstock.topology.stream import Node
 from penstock.topology.writer import Declared
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 RESERVE = 1
@@ -55,6 +64,7 @@ class Query:
         self.runId = str(uuid.uuid4())
         self.id = ""
         self.checkpoint = ""
+        self._spark: SparkSession
         self._shell: SparkShell | None = None
         self._ingests: list[Ingest] = []
         self._over = threading.Event()
@@ -169,6 +179,21 @@ class Query:
         """Return all rows that reached a memory sink since this start."""
         with self._guard:
             return pa.concat_tables(self._tables) if self._tables else self._schema.empty_table()
+
+    def to_stream(self, operator: str) -> DataFrame:
+        """Return the rows of a source or operator as a streaming DataFrame, from the oldest that are kept.
+
+        It must be exported: `option("export", operator)`. A Spark query over it has each row exactly once, with its own
+        checkpoint; it may outlive this query and go on with the next one on the same checkpoint.
+
+        Raises:
+            DeclarationError: there is no such stage, or it is not exported.
+        """
+        from penstock.spark.exported import check_exported, read_export
+
+        assert self._shell is not None
+        check_exported(self._shell.engine.program, operator)
+        return read_export(self._spark, self.checkpoint, operator)
 
     def latency(self, operator: str, since: float | None = None) -> Latency | None:
         """Return the latency of an operator's rows, from arrival at the source to commit.
@@ -305,6 +330,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         tasks=real_cores(spark),
         memory_bytes=settings.memory_bytes,
     )
+    program = add_exports(program, EXPORT.of(options))
     disk = PosixDisk()
     takeover = TAKEOVER.of(options)
     make_way(declared.name, checkpoint, takeover)
@@ -314,6 +340,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     kinds = {node.name: node.kind for node in _sources(declared.node)}
     query._identity = Identity(query.id, query.runId, query.name, declared.sink, kinds)
     query._schema = declared.node.schema
+    query._spark = spark
     consume = {"noop": None, "memory": query._remember, "function": declared.function}[declared.sink]
     ingested = [node for node in _sources(declared.node) if node.kind == "dataframe"]
     shell = SparkShell(
@@ -326,6 +353,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
         consume=consume,
+        exports=_open_exports(program, disk, opened, EXPORT_BYTES.of(options)),
         on_end=query._ended,
     )
     query._shell = shell
@@ -344,6 +372,16 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         raise
     query._begin()
     return query
+
+
+def _open_exports(program: Program, disk: Disk, opened: Opened, keep_bytes: int) -> dict[str, ExportFolder]:
+    found = {}
+    for name, spec in program.stages.items():
+        exported = exported_by(name)
+        if exported is not None:
+            found[name] = ExportFolder(disk, opened.checkpoint, exported, spec.schema, keep_bytes)
+            found[name].open(opened.query)
+    return found
 
 
 def _active_session() -> SparkSession:

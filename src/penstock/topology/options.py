@@ -42,6 +42,15 @@ def _read_boolean(given: object) -> bool:
     return word == "true"
 
 
+def _read_names(given: object) -> tuple[str, ...]:
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(name, str) and name.strip() for name in names
+    ):
+        raise ValueError("names separated by commas")
+    return tuple(name.strip() for name in names)
+
+
 def _read_whole(given: object) -> int:
     try:
         number = int(str(given))
@@ -73,6 +82,7 @@ PATH = Kind("path or `file:` URI", _read_path, str)
 BOOLEAN = Kind("`true` / `false`", _read_boolean, lambda value: f"`{str(value).lower()}`")
 ROWS = Kind("rows", _read_whole, lambda value: f"{value:,}")
 BYTES = Kind("bytes", _read_whole, lambda value: f"{value:,}")
+NAMES = Kind("names", _read_names, lambda value: ", ".join(value) or "none")
 SECONDS = Kind("seconds", _read_number, lambda value: f"{value:g}")
 
 
@@ -156,6 +166,19 @@ RETAIN_ALL = Option(
     "keep every log part and data file, to check a run from its records; the checkpoint grows without bound",
     "retain_all",
 )
+EXPORT = Option[tuple[str, ...]](
+    "export",
+    NAMES,
+    (),
+    "sources and operators whose rows `query.to_stream` reads, separated by commas; `*` for all; they belong to the "
+    "topology and stay",
+)
+EXPORT_BYTES = Option(
+    "exportBytes",
+    BYTES,
+    256 << 20,
+    "rows of each export that are kept for its readers; the oldest go first, read or not",
+)
 
 OPTIONS: Mapping[str, Option[Any]] = {
     option.name: option
@@ -168,6 +191,8 @@ OPTIONS: Mapping[str, Option[Any]] = {
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         RETAIN_ALL,
+        EXPORT,
+        EXPORT_BYTES,
     )
 }
 _BY_LOWER_NAME = {name.lower(): option for name, option in OPTIONS.items()}
