@@ -20,7 +20,8 @@ from penstock.topology import writer as _writer
 from penstock.topology.aggregates import count, last, max, mean, min, sum, top_n
 from penstock.topology.expressions import Column, coalesce, col, lit, when
 from penstock.topology.states import ListState, MapState, ValueState
-from penstock.topology.stream import Stream, from_rows, generate
+from penstock.topology.stream import Stream, from_rows, generate, loop
+from penstock.topology.windows import session_window, window
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -94,12 +95,15 @@ __all__ = [
     "generate",
     "last",
     "lit",
+    "loop",
     "max",
     "mean",
     "min",
     "session",
+    "session_window",
     "streams",
     "sum",
     "top_n",
     "when",
+    "window",
 ]

@@ -14,9 +14,12 @@ import msgspec
 import numpy as np
 
 from penstock.dataplane import paths, records
+from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.positions import (
     START,
     ChannelKey,
+    Channels,
+    Moved,
     PieceTaken,
     PublishedRows,
     ShardGroup,
@@ -25,6 +28,8 @@ from penstock.dataplane.positions import (
 )
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import (
+    END_US,
+    IDLE_US,
     Base,
     ChainBase,
     DeltaFrame,
@@ -61,12 +66,26 @@ class Chain:
         self.deltas: deque[DeltaFrame] = deque()
         self.out: dict[int, deque[PublishedRows]] = {edge.edge: deque() for edge in spec.edges}
         self.out_bytes = 0
+        self.channels = Channels(
+            {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.marked},
+            {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.feedback},
+        )
+        self.event_us: dict[int, int] = {}
+        """By edge: latest event time of all rows so far, where the edge has a watermark of its own."""
+        self.said: dict[int, int | None] = {}
+        """By edge: what was last said of event time."""
         self.offset = 0
         self.batch: records.Batch | None = None
         self.intent: Record | None = None
         self.watermark_us: int | None = None
+        self.ended = False
+        """Of a source: whether nothing comes any more."""
+        self.idle = False
+        """Of a source: whether its last record said that nothing comes for now."""
         self.rows_in = 0
         self.rows_out = 0
+        self.late_rows = 0
+        self.dead_rows = 0
 
     def apply(self, record: Record, encoded: bytes) -> list[PublishedRows]:
         """Fold in the next record of this chain; return what it published."""
@@ -83,8 +102,8 @@ class Chain:
             self.offset = record.offsets[1]
         if record.batch is not None:
             self.batch = record.batch
-        if record.watermark_us is not None:
-            self.watermark_us = record.watermark_us
+        self.ended = self.ended or record.watermark_us == END_US
+        self.idle = record.idle
         for part in record.parts:
             self._apply_part(record.epoch, part)
         self._trim_deltas()
@@ -99,16 +118,18 @@ class Chain:
             )
 
     def _advance(self, groups: Iterable[Group]) -> None:
-        moved = [
-            (records.unpack_u16(group.shards), {ChannelKey(r.edge, r.chain): r.end for r in group.ranges})
-            for group in groups
-        ]
+        moved = [Moved(*_place(group)) for group in groups]
         if moved:
             self.groups = advance(self.groups, moved)
+            self.watermark_us = _least([group.watermark_us for group in self.groups])
 
     def _apply_part(self, epoch: int, part: records.TaskPart) -> None:
         self.rows_in += part.rows_in
         self.rows_out += part.rows_out
+        self.late_rows += part.late_rows
+        self.dead_rows += part.dead_rows
+        for edge, event_us in part.event_us:
+            self.event_us[edge] = max(event_us, self.event_us.get(edge, event_us))
         extents = [segment.extent for segment in part.segments] + ([part.delta] if part.delta else [])
         for snapshot in part.snapshots:
             self._apply_snapshot(snapshot)
@@ -138,14 +159,34 @@ class Chain:
 
     def _publish(self, record: Record) -> list[PublishedRows]:
         published: list[PublishedRows] = []
-        for edge, queue in self.out.items():
-            segments = [segment for part in record.parts for segment in part.segments if segment.edge == edge]
-            if segments:
-                item = PublishedRows(Published(record.epoch, segments, record.stamp, record.watermark_us))
-                queue.append(item)
+        for edge in self.spec.edges:
+            segments = [
+                segment for part in record.parts for segment in part.segments if segment.edge == edge.edge
+            ]
+            mark = self._mark(edge, record.idle) if edge.marked else None
+            if segments or mark != self.said.get(edge.edge):
+                made = Published(record.epoch, segments, record.stamp if segments else None, mark)
+                item = PublishedRows(made, edge.shards)
+                self.said[edge.edge] = mark
+                self.out[edge.edge].append(item)
                 self.out_bytes += item.bytes
                 published.append(item)
         return published
+
+    def _mark(self, edge: EdgeSpec, idle: bool) -> int | None:
+        """What is said of event time on an edge as of now."""
+        if self.ended:
+            return END_US
+        if idle:
+            return IDLE_US
+        if edge.delay_us is None or self.watermark_us == END_US:
+            return self.watermark_us
+        event_us = self.event_us.get(edge.edge)
+        return None if event_us is None else event_us - edge.delay_us
+
+    def has_said_its_end(self) -> bool:
+        """Whether those who read event time know that a bounded source has ended."""
+        return self.ended or not self.spec.bounded or not any(edge.marked for edge in self.spec.edges)
 
     def drop_consumed(self, edge: int, before: Position) -> None:
         """Forget what no consumer needs any more."""
@@ -165,7 +206,15 @@ class Chain:
             epoch=self.epoch,
             hash=self.hash,
             groups=[_position_group(group) for group in self.groups],
-            edges=[EdgeBase(edge, [item.published for item in queue]) for edge, queue in self.out.items()],
+            edges=[
+                EdgeBase(
+                    edge,
+                    [item.published for item in queue],
+                    self.event_us.get(edge),
+                    self.said.get(edge),
+                )
+                for edge, queue in self.out.items()
+            ],
             versions=records.pack_u64(self.versions),
             digests=records.pack_u64(self.digests),
             dirty_since=records.pack_u64(self.dirty_since),
@@ -177,18 +226,21 @@ class Chain:
             watermark_us=self.watermark_us,
             rows_in=self.rows_in,
             rows_out=self.rows_out,
+            late_rows=self.late_rows,
+            dead_rows=self.dead_rows,
+            ended=self.ended,
         )
 
     def load_base(self, base: ChainBase) -> None:
         self.epoch, self.hash = base.epoch, base.hash
-        self.groups = [
-            ShardGroup(
-                records.unpack_u16(group.shards),
-                {ChannelKey(taken.edge, taken.chain): taken.end for taken in group.ranges},
-            )
-            for group in base.groups
-        ]
-        self.out = {edge.edge: deque(map(PublishedRows, edge.published)) for edge in base.edges}
+        self.groups = [ShardGroup(*_place(group)) for group in base.groups]
+        widths = {edge.edge: edge.shards for edge in self.spec.edges}
+        self.out = {
+            edge.edge: deque(PublishedRows(item, widths.get(edge.edge, 1)) for item in edge.published)
+            for edge in base.edges
+        }
+        self.event_us = {edge.edge: edge.event_us for edge in base.edges if edge.event_us is not None}
+        self.said = {edge.edge: edge.watermark_us for edge in base.edges}
         self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
         self.versions = records.unpack_u64(base.versions)
         self.digests = records.unpack_u64(base.digests).reshape(-1, 2)
@@ -200,6 +252,8 @@ class Chain:
         self.written = sum(frame.extent.length for frame in base.deltas)
         self.offset, self.batch, self.intent = base.offset, base.batch, base.intent
         self.watermark_us, self.rows_in, self.rows_out = base.watermark_us, base.rows_in, base.rows_out
+        self.late_rows, self.dead_rows, self.ended = base.late_rows, base.dead_rows, base.ended
+        self.idle = IDLE_US in self.said.values()
 
     def live_files(self) -> set[str]:
         """Names of all data files that this chain still needs."""
@@ -213,8 +267,25 @@ class Chain:
 
 
 def _position_group(group: ShardGroup) -> Group:
-    shards = records.pack_u16(group.shards)
-    return Group(shards, [Range(key.edge, key.chain, at, at) for key, at in sorted(group.at.items())])
+    ranges = [
+        Range(key.edge, key.chain, at, at, group.marks.get(key)) for key, at in sorted(group.at.items())
+    ]
+    return Group(records.pack_u16(group.shards), ranges, group.watermark_us)
+
+
+def _place(
+    group: Group,
+) -> tuple[U16, dict[ChannelKey, Position], dict[ChannelKey, int | None], int | None]:
+    """Where the shards of a recorded group stand after its ranges."""
+    keys = [ChannelKey(taken.edge, taken.chain) for taken in group.ranges]
+    at = {key: taken.end for key, taken in zip(keys, group.ranges, strict=True)}
+    marks = {key: taken.watermark_us for key, taken in zip(keys, group.ranges, strict=True)}
+    return records.unpack_u16(group.shards), at, marks, group.watermark_us
+
+
+def _least(marks: list[int | None]) -> int | None:
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if known and len(known) == len(marks) else None
 
 
 class Chains:

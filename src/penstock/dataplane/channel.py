@@ -7,6 +7,7 @@ each frame by extent and CRC.
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,16 +22,30 @@ from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shar
 from penstock.dataplane.records import Extent, Segment, pack_u32
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA, I64, U16, U32
 from penstock.errors import CorruptFileError
-from penstock.topology.stateless import FusedStep
+from penstock.topology.stateless import FusedStep, Watermark
 
 ROLL_BYTES = 64 << 20
+_STRIDE = 0x9E37_79B1
+"""Spreads the turns of consecutive epochs over the lanes."""
 _HEAD = struct.Struct("<III4x")  # shards, rows, bytes of shard_rows; keeps the Arrow body 8-byte aligned
+
+
+class Deal(enum.StrEnum):
+    """How the rows of an edge come to the shards of its consumer."""
+
+    KEY = "key"
+    """By hash of the consumer's key columns; all to the one shard of a consumer without keys."""
+    TURN = "turn"
+    """In turn to all shards."""
+    LOCAL = "local"
+    """In turn to the shards on the producer's node, to all where there are none."""
+    BROADCAST = "broadcast"
+    """Every row to every shard."""
 
 
 @dataclass(frozen=True)
 class EdgeSpec:
-    """How rows of one edge are dealt: by hash of the consumer's key columns, or all to the one shard of an
-    unkeyed consumer."""
+    """One edge: which rows of the producer go over it, what becomes of them, and how they are dealt."""
 
     edge: int
     keys: tuple[str, ...]
@@ -39,12 +54,26 @@ class EdgeSpec:
     routing: int = 0
     steps: tuple[FusedStep, ...] = ()
     """What happens to the producer's rows before they are dealt."""
+    deal: Deal = Deal.KEY
+    output: str = "main"
+    """Which output of the producer's logic."""
+    marked: bool = False
+    """Whether the consumer is told of event time."""
+    delay_us: int | None = None
+    """How far the watermark stays behind the latest event time, where one is declared on the way."""
 
     def shape(self, rows: pa.Table) -> pa.Table:
         """Return what goes over this edge of the rows that its producer made."""
+        return self.observe(rows)[0]
+
+    def observe(self, rows: pa.Table) -> tuple[pa.Table, int | None]:
+        """Return what goes over this edge, and the latest event time where a watermark is declared."""
+        event_us: int | None = None
         for step in self.steps:
             rows = step.apply(rows)
-        return rows
+            if isinstance(step, Watermark):
+                event_us = step.latest_us(rows)
+        return rows, event_us
 
     def schema_of(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of what goes over this edge, given that of the producer's rows."""
@@ -125,25 +154,65 @@ def read_frame(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -> 
     return decode_frame(data, kind, path, extent.offset, expected_crc=extent.crc)
 
 
+@dataclass(frozen=True)
+class Written:
+    """What became of a producer's rows on one edge."""
+
+    segment: Segment | None
+    event_us: int | None = None
+    """Latest event time, where a watermark is declared on the edge."""
+
+
 def write_segment(
-    writer: DataWriter, spec: EdgeSpec, rows: pa.Table, schema: pa.Schema, operator: str
+    writer: DataWriter,
+    spec: EdgeSpec,
+    rows: pa.Table,
+    schema: pa.Schema,
+    operator: str,
+    turn: int = 0,
+    lanes: U16 | None = None,
 ) -> Segment | None:
-    """Shape rows of `schema` for an edge, deal them to the consumer's shards and append them as one frame; None when
-    there are none."""
-    rows = spec.shape(rows) if rows.num_rows else rows
+    """As `write_rows`, for edges on which no watermark is declared."""
+    return write_rows(writer, spec, rows, schema, operator, turn, lanes).segment
+
+
+def write_rows(
+    writer: DataWriter,
+    spec: EdgeSpec,
+    rows: pa.Table,
+    schema: pa.Schema,
+    operator: str,
+    turn: int = 0,
+    lanes: U16 | None = None,
+) -> Written:
+    """Shape rows of `schema` for an edge, deal them to the consumer's shards and append them as one frame; no segment
+    when there are none.
+
+    Args:
+        turn: whose turn it is where rows are dealt in turn; any number, another one for every epoch.
+        lanes: the consumer's shards on this node, for `Deal.LOCAL`.
+    """
+    rows, event_us = spec.observe(rows) if rows.num_rows else (rows, None)
     if rows.num_rows == 0:
-        return None
+        return Written(None, event_us)
     # A bad key is told in the name of the operator that is keyed by it.
-    counts, batch = deal_rows(spec, rows, spec.consumer if spec.keys else operator)
+    counts, batch = deal_rows(spec, rows, spec.consumer if spec.keys else operator, turn, lanes)
     shard_rows = pack_u32(counts)
     head = _HEAD.pack(spec.shards, batch.num_rows, len(shard_rows))
     padding = bytes(-len(shard_rows) % 8)
     extent = writer.append(FrameKind.SEGMENT, head + shard_rows + padding, batch.serialize())
-    return Segment(spec.edge, extent, batch.num_rows, shard_rows, spec.routing)
+    return Written(Segment(spec.edge, extent, batch.num_rows, shard_rows, spec.routing), event_us)
 
 
-def deal_rows(spec: EdgeSpec, rows: pa.Table, operator: str) -> tuple[U32, pa.RecordBatch]:
+def deal_rows(
+    spec: EdgeSpec, rows: pa.Table, operator: str, turn: int = 0, lanes: U16 | None = None
+) -> tuple[U32, pa.RecordBatch]:
     """Return rows per shard and the rows, stable-sorted by shard."""
+    if spec.deal is Deal.BROADCAST:
+        return np.full(spec.shards, rows.num_rows, np.uint32), _one_batch(rows)
+    if spec.deal is not Deal.KEY:
+        chosen = lanes if spec.deal is Deal.LOCAL and lanes is not None and len(lanes) else None
+        return _deal_in_turn(spec, rows, turn, chosen)
     if not spec.keys:
         return np.array([rows.num_rows], np.uint32), _one_batch(rows)
     hashes = hash_keys([rows.column(name) for name in spec.keys], spec.keys, operator)
@@ -151,6 +220,22 @@ def deal_rows(spec: EdgeSpec, rows: pa.Table, operator: str) -> tuple[U32, pa.Re
     if order is None:
         return counts, _one_batch(rows)
     return counts, _one_batch(rows).take(pa.array(order))
+
+
+def _deal_in_turn(spec: EdgeSpec, rows: pa.Table, turn: int, lanes: U16 | None) -> tuple[U32, pa.RecordBatch]:
+    """Cut the rows into one run for each lane, as even as can be; who comes first goes round, so that a few rows now
+    and then do not always come to the same lane."""
+    chosen = np.arange(spec.shards, dtype=np.int64) if lanes is None else lanes.astype(np.int64)
+    count, total = len(chosen), rows.num_rows
+    first = (turn * _STRIDE) % count
+    ends = (np.arange(1, count + 1, dtype=np.int64) * total) // count
+    sizes = np.diff(ends, prepend=0)
+    # The runs go to lanes first, first + 1, ...; sorted by lane the runs that wrapped around come first.
+    wrapped = int(sizes[: count - first].sum())
+    table = pa.concat_tables([rows.slice(wrapped), rows.slice(0, wrapped)]) if first and wrapped else rows
+    counts = np.zeros(spec.shards, np.uint32)
+    counts[chosen] = np.roll(sizes, first)
+    return counts, _one_batch(table)
 
 
 def _one_batch(rows: pa.Table) -> pa.RecordBatch:
@@ -170,6 +255,13 @@ class SegmentRows:
 
     counts: U32
     batch: pa.RecordBatch
+
+    @property
+    def firsts(self) -> I64:
+        """Where the rows of each shard begin; those of a broadcast are the same for all."""
+        if int(self.counts.sum()) != self.batch.num_rows:
+            return np.zeros(len(self.counts), np.int64)
+        return _offsets(self.counts)
 
 
 def read_segment(disk: Disk, checkpoint: str, extent: Extent, schema: pa.Schema) -> SegmentRows:
@@ -203,9 +295,12 @@ class Slice:
     shards: U16
     counts: I64
     rows: pa.Table
+    late_us: int | None = None
 
 
-def slice_pieces(segments: Sequence[SegmentRows], wanted: U16, start: int, end: int) -> list[Slice]:
+def slice_pieces(
+    segments: Sequence[SegmentRows], wanted: U16, start: int, end: int, late_us: int | None = None
+) -> list[Slice]:
     """Return the rows [start, end) of each wanted shard's slice, where a slice runs through all segments in
     task order.
 
@@ -213,6 +308,7 @@ def slice_pieces(segments: Sequence[SegmentRows], wanted: U16, start: int, end: 
         segments: of one producer epoch, in task order.
         wanted: shards, ascending.
         end: -1 for no end.
+        late_us: of these rows; goes with them.
     """
     found: list[Slice] = []
     before = np.zeros(len(wanted), np.int64)
@@ -224,8 +320,8 @@ def slice_pieces(segments: Sequence[SegmentRows], wanted: U16, start: int, end: 
         took = np.maximum(high - low, 0)
         if not took.any():
             continue
-        first = _offsets(segment.counts)[wanted] + low
-        found.append(Slice(wanted, took, _rows_at(segment.batch, first, took)))
+        first = segment.firsts[wanted] + low
+        found.append(Slice(wanted, took, _rows_at(segment.batch, first, took), late_us))
     return found
 
 

@@ -1,13 +1,14 @@
 """Which lease serves which task. Pure decisions over names; nothing is moved here.
 
-A lease that comes up gets tasks without a lease first. When leases are served unevenly afterwards (a node came
-back, a core was added), tasks move from the busiest to the idlest until no two differ by more than one.
+A lease that comes up gets tasks without a lease first, before others those that were meant for it when it was asked
+for. When leases are served unevenly afterwards (a node came back, a core was added), tasks move from the busiest to the
+idlest until no two differ by more than one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass
@@ -18,6 +19,8 @@ class TaskSlot:
     index: int
     lease: str | None = None
     moving_to: str | None = None
+    meant_for: str | None = None
+    """The lease that was asked for with this task in mind; it may come up too late, or never."""
 
     @property
     def home(self) -> str | None:
@@ -38,19 +41,54 @@ def assign_tasks(
     share = -(-len(slots) // max(1, expected))
     load = {lease: [slot.stage for slot in slots if slot.home == lease] for lease in leases}
     dealt: list[tuple[TaskSlot, str]] = []
-    for slot in slots:
-        if slot.lease is not None:
-            continue
+    free = [slot for slot in slots if slot.lease is None]
+    for slot in sorted(free, key=lambda slot: slot.meant_for not in load):
         open_leases = [lease for lease in leases if len(load[lease]) < share]
         if not open_leases:
             break
         chosen = min(
             open_leases,
-            key=lambda lease: (load[lease].count(slot.stage), len(load[lease]), leases.index(lease)),
+            key=lambda lease: (
+                lease != slot.meant_for,
+                load[lease].count(slot.stage),
+                len(load[lease]),
+                leases.index(lease),
+            ),
         )
         load[chosen].append(slot.stage)
         dealt.append((slot, chosen))
     return dealt
+
+
+def mean_tasks(
+    slots: Sequence[TaskSlot],
+    leases: Sequence[str],
+    awaited: Sequence[str],
+    asked: Sequence[str],
+    expected: int,
+) -> dict[str, list[TaskSlot]]:
+    """Foresee what leases will serve that are asked for now, note it in the tasks without a lease, and return it.
+
+    What comes of it depends on which lease comes up first and which are lost meanwhile.
+
+    Args:
+        leases: that are up.
+        awaited: that were asked for earlier and may still come up.
+        asked: that are asked for now.
+    """
+    coming = [*awaited, *asked]
+    foreseen = [
+        replace(slot, lease=slot.lease or (slot.meant_for if slot.meant_for in awaited else None))
+        for slot in slots
+    ]
+    for slot, lease in assign_tasks(foreseen, [*leases, *coming], expected):
+        slot.lease = lease
+    for slot, lease in plan_moves(foreseen, [*leases, *coming]):
+        slot.moving_to = lease
+    for slot, then in zip(slots, foreseen, strict=True):
+        if slot.lease is None and then.home in asked:
+            slot.meant_for = then.home
+    return {lease: [then for then in foreseen if then.home == lease] for lease in asked}
 
 
 def plan_moves(slots: Sequence[TaskSlot], leases: Sequence[str]) -> list[tuple[TaskSlot, str]]:

@@ -33,7 +33,16 @@ class DrainMark:
         for name, chain in self._chains.by_name.items():
             if name not in self._passed and self._is_past(chain, wall):
                 self._passed[name] = chain.epoch
+        if self._chains.program.loops:
+            return self._is_quiet()
         return len(self._passed) == len(self._chains.by_name)
+
+    def _is_quiet(self) -> bool:
+        """With loops there is no last stage: the sources are past the mark, and in this look nothing waits anywhere."""
+        chains = self._chains.by_name.values()
+        sources = [chain.name for chain in chains if chain.spec.kind == "source"]
+        waiting = any(queue for chain in chains for queue in chain.out.values())
+        return not waiting and all(name in self._passed for name in sources)
 
     def _is_past(self, chain: Chain, wall: float) -> bool:
         arrivals = self._arrivals.get(chain.name)
@@ -49,7 +58,9 @@ class DrainMark:
                 self._goals[chain.name] = arrivals.due(wall)
             else:
                 return False
-        return chain.offset >= self._goals[chain.name]
+        return chain.offset >= self._goals[chain.name] and (
+            arrivals.limit is None or chain.has_said_its_end()
+        )
 
     def _is_taken(self, edge: int, producer: str) -> bool:
         """Whether a consumer has taken what its producer had published by its mark; a sink takes rows when they are

@@ -16,8 +16,9 @@ import numpy as np
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
+from penstock.dataplane.channel import Deal
 from penstock.dataplane.cleanup import plan_cleanup
-from penstock.dataplane.dealing import TaskSlot, assign_tasks, plan_moves
+from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import LatencyLog
 from penstock.dataplane.logline import Appender, LogLine, Pending
@@ -95,6 +96,9 @@ class Engine:
         self._arrivals: dict[str, Arrivals] = {}
         self._storage_failures: dict[str, int] = {}
         self._committed: dict[str, Callable[[], None]] = {}
+        self._batches: dict[str, Callable[[], None]] = {}
+        """Batches that wait for the record of their source before them."""
+        self._over: set[str] = set()
         self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -102,6 +106,8 @@ class Engine:
     def start(self, capacity: int) -> None:
         """Begin: write the first base of this generation, then accept leases."""
         self._capacity = capacity
+        for run in self.runs.values():
+            run.rows_at = self._clock()
         self._line.start_base()
 
     def set_arrivals(self, source: str, arrivals: Arrivals) -> None:
@@ -126,6 +132,11 @@ class Engine:
             if self.stopping or self.failed
             else min(self._capacity, sum(len(run.slots) for run in self.runs.values()))
         )
+
+    def foresee_leases(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
+        """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
+        slots = [slot for run in self.runs.values() for slot in run.slots]
+        return mean_tasks(slots, list(self.leases), awaited, asked, self.wanted_leases())
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -197,11 +208,19 @@ class Engine:
         if self.batch_is_known(stage, batch):
             committed()
             return
+        if run.phase is not Phase.IDLE:  # it says that it was idle; that comes first
+            self._batches[stage] = lambda: self.on_batch(stage, batch, parts, stamp, committed)
+            return
         self._committed[stage] = committed
         run.begin(run.chain.epoch + 1, (), sum(part.rows_in for part in parts), self._clock(), self._wall())
         run.to(Phase.COMMITTING)
         record = self._record(run, run.chain.epoch + 1, parts=parts, stamp=stamp, batch=batch)
         self._submit(run, record)
+
+    def on_source_over(self, stage: str) -> None:
+        """A bounded source that is fed by a Spark query has had its last batch."""
+        self._over.add(stage)
+        self.step()
 
     def batch_is_known(self, stage: str, batch: records.Batch) -> bool:
         known = self.chains[stage].batch
@@ -254,12 +273,15 @@ class Engine:
             return self._step_source(run, now)
         if run.spec.kind == "sink":
             return self._step_sink(run, now)
+        timer_us = run.next_timer_us()
+        wait = 1.0 if timer_us is None else max(0.0, timer_us / 1e6 - self._wall())
+        run.force_empty = run.force_empty or (timer_us is not None and wait <= 0)
         takes = self._takes(run)
         rows = sum(int(take.shard_rows.sum()) for take in takes)
         # A range without rows for its shards is passed all the same, or nobody could let go of it.
         if rows == 0 and not run.force_empty and not any(take.pieces for take in takes):
             self._commit_idle(run)
-            return 1.0
+            return min(1.0, wait)
         run.force_empty = False
         self._start_epoch(run, takes, now)
         return 1.0
@@ -268,7 +290,7 @@ class Engine:
         waiting = self.chains.waiting(run.chain)
         if not any(waiting.values()) and not run.force_empty:
             return []
-        return take_epoch(run.chain.groups, run.ready, waiting, run.budget())
+        return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels)
 
     def _start_epoch(self, run: Run, takes: Sequence[GroupTake], now: float) -> None:
         epoch = run.chain.epoch + 1
@@ -282,10 +304,28 @@ class Engine:
         for slot in run.slots:
             mine = run.shards_of(slot)
             asked = snapshots[run.task_of[snapshots] == slot.index] if len(snapshots) else snapshots
-            if slot.lease is None or (not shard_rows[mine].any() and not len(asked)):
+            if slot.lease is None or not (
+                shard_rows[mine].any() or len(asked) or run.is_moved_by_time(slot, mine)
+            ):
                 continue
-            self._shell.send(slot.lease, run.work(slot, mine, asked))
+            self._shell.send(slot.lease, run.work(slot, mine, asked, self._lanes(run, slot)))
         self._settle(run)
+
+    def _lanes(self, run: Run, slot: TaskSlot) -> list[tuple[int, bytes]]:
+        """For every edge that keeps rows on their node: the consumer's shards on the node of this task."""
+        node = self.leases[slot.lease].node if slot.lease in self.leases else None
+        found = []
+        for edge in run.spec.edges:
+            if edge.deal is Deal.LOCAL:
+                consumer = self.runs[edge.consumer]
+                near = [
+                    consumer.assigned_to(other)
+                    for other in consumer.slots
+                    if other.lease in self.leases and self.leases[other.lease].node == node
+                ]
+                if near:
+                    found.append((edge.edge, records.pack_u16(np.sort(np.concatenate(near)))))
+        return found
 
     def _due_snapshots(self, run: Run) -> U16:
         retain = max(self.settings.retain_bytes, 2 * run.state_bytes)
@@ -299,6 +339,9 @@ class Engine:
 
     def _step_source(self, run: Run, now: float) -> float:
         arrivals = self._arrivals.get(run.spec.name)
+        if run.spec.ingested:
+            self._say_idle_or_ended(run, now, run.spec.name in self._over)
+            return 1.0
         if arrivals is None or any(slot.lease is None for slot in run.slots):
             return 1.0
         if not arrivals.running:
@@ -312,6 +355,8 @@ class Engine:
         start = run.chain.offset
         end = min(arrivals.due(self._wall()), start + run.source_rows())
         if end <= start:
+            if self._say_idle_or_ended(run, now, arrivals.limit is not None and start >= arrivals.limit):
+                return 1.0
             return arrivals.next_due_in(start, self._wall(), self.settings.min_epoch_s)
         run.begin(run.chain.epoch + 1, (), end - start, now, self._wall())
         run.offsets, run.stamp = (start, end), arrivals.stamp(start, end)
@@ -320,10 +365,26 @@ class Engine:
             if high > low and slot.lease is not None:
                 run.ask(slot)
                 work = messages.Work(
-                    run.spec.name, slot.index, run.epoch, run.chain.epoch, run.time_us, offsets=(low, high)
-                )
+                    run.spec.name, slot.index, run.epoch, run.chain.epoch, run.time_us, offsets=(low, high),
+                    lanes=self._lanes(run, slot),
+                )  # fmt: skip
                 self._shell.send(slot.lease, work)
         return 1.0
+
+    def _say_idle_or_ended(self, run: Run, now: float, limit_reached: bool) -> bool:
+        """Where event time is read: commit an epoch without rows that says that a source has ended, or is idle."""
+        chain, spec = run.chain, run.spec
+        if not any(edge.marked for edge in spec.edges) or chain.ended:
+            return False
+        ended = spec.bounded and limit_reached
+        silent_s = now - run.rows_at
+        idle = spec.idle_s is not None and silent_s >= spec.idle_s and not chain.idle
+        if not (ended or idle):
+            return False
+        run.begin(chain.epoch + 1, (), 0, now, self._wall())
+        run.to(Phase.COMMITTING)
+        self._submit(run, self._record(run, run.epoch, ended=ended, idle=idle and not ended))
+        return True
 
     def _step_sink(self, run: Run, now: float) -> float:
         if run.chain.intent is not None:
@@ -364,6 +425,7 @@ class Engine:
             return
         run.waiting_for.discard(done.part.task)
         run.losses.pop(done.part.task, None)
+        run.note_timer(done.part.task, done.next_timer_us)
         run.parts[done.part.task] = complete_snapshots(run.chain, done.part)
         self._settle(run)
 
@@ -399,6 +461,8 @@ class Engine:
         stamp: Stamp | None = None,
         offsets: tuple[int, int] | None = None,
         batch: records.Batch | None = None,
+        ended: bool = False,
+        idle: bool = False,
     ) -> Record:
         return Record(
             chain=run.spec.name,
@@ -412,6 +476,8 @@ class Engine:
             stamp=stamp,
             offsets=offsets,
             batch=batch,
+            watermark_us=records.END_US if ended else None,
+            idle=idle,
             code=self.program.code,
             attempt=run.attempt,
         )
@@ -435,6 +501,7 @@ class Engine:
         if record.batch is not None:
             self._committed.pop(record.chain, lambda: None)()
         run.next_start = max(run.next_start, self.pace.next_start(run.started_at, self._active()))
+        self._batches.pop(record.chain, lambda: None)()
 
     def _active(self) -> int:
         return max(1, sum(1 for run in self.runs.values() if run.phase is not Phase.IDLE))
@@ -458,13 +525,16 @@ class Engine:
                 continue
             if slot.moving_to not in self.leases:
                 slot.moving_to = None
-            elif run.spec.kind != "operator":
+            elif not run.spec.stateful:
                 slot.lease, slot.moving_to = slot.moving_to, None
             else:
                 self._shell.send(slot.lease, run.release(slot))
 
     def _bring(self, run: Run, slot: TaskSlot) -> None:
         if run.spec.kind != "operator" or slot.lease is None:
+            return
+        if not run.spec.stateful:
+            run.ready[run.assigned_to(slot)] = True
             return
         if run.phase is not Phase.IDLE and slot.index in run.parts:
             # Its shards are part of a record on its way: what they become is known when that is durable.
@@ -488,6 +558,7 @@ class Engine:
                 return
             run.ready[shard.shard] = True
         run.bringing.pop(brought.task, None)
+        run.note_timer(brought.task, brought.next_timer_us)
         self.step()
 
     def _on_released(self, lease: str, released: messages.Released) -> None:
@@ -524,6 +595,7 @@ class Engine:
             run.ready[run.assigned_to(slot)] = False
         run.releasing.discard(slot.index)
         run.bringing.pop(slot.index, None)
+        run.timers.pop(slot.index, None)
         run.unconfirmed.discard(slot.index)
         if run.phase is Phase.WORKING and slot.index in run.waiting_for:
             run.waiting_for.discard(slot.index)
@@ -572,17 +644,23 @@ class Engine:
 
     # -- looks --------------------------------------------------------------------------------------------------------
 
-    def drained(self) -> bool:
-        """Whether, in this one look, sources are drained, nothing waits, no epoch is in flight and every sink
-        is done; never on a source without an end."""
+    def quiet(self) -> bool:
+        """Whether, in this one look, nothing waits, no epoch is in flight and every sink is done; sources may have
+        more."""
         if not self._line.empty or any(run.phase is not Phase.IDLE for run in self.runs.values()):
             return False
         if any(chain.intent is not None for chain in self.chains.by_name.values()):
             return False
+        return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
+
+    def drained(self) -> bool:
+        """Whether, in this one look, sources are drained and all is quiet; never on a source without an end."""
         for name, arrivals in self._arrivals.items():
             if arrivals.limit is None or self.chains[name].offset < arrivals.limit:
                 return False
-        return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
+            if not self.chains[name].has_said_its_end():
+                return False
+        return self.quiet()
 
     def mark(self) -> DrainMark:
         """Mark the rows that have arrived by now; ask `passed_mark` until they are through."""

@@ -1,7 +1,7 @@
 """Typed messages between the driver and a lease. msgpack, tagged, never pickle.
 
-The driver speaks first in every exchange but three: hello, heartbeat and a failure. A task is named by stage
-and index; one lease may serve several tasks.
+The driver speaks first in every exchange but four: hello, heartbeat, a failure, and what a user function says. A task
+is named by stage and index; one lease may serve several tasks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ class Piece(msgspec.Struct, array_like=True, frozen=True):
     start: int
     end: int
     segments: list[Extent]
+    late_us: int | None = None
+    """Rows whose event time is not after this are late."""
 
 
 class TaskGroup(msgspec.Struct, array_like=True, frozen=True):
     shards: bytes
     pieces: list[Piece]
+    watermark_us: int | None = None
+    """Of these shards after the pieces."""
 
 
 class Work(msgspec.Struct, tag="work", frozen=True):
@@ -37,6 +41,8 @@ class Work(msgspec.Struct, tag="work", frozen=True):
     offsets: tuple[int, int] | None = None
     snapshots: bytes = b""
     """Shards to snapshot as of the last committed epoch, u16."""
+    lanes: list[tuple[int, bytes]] = []
+    """By edge whose rows are kept on their node: the consumer's shards there, u16."""
 
 
 class Commit(msgspec.Struct, tag="commit", frozen=True):
@@ -98,6 +104,8 @@ class Done(msgspec.Struct, tag="done", frozen=True):
     stage: str
     epoch: int
     part: TaskPart
+    next_timer_us: int | None = None
+    """Epoch time at which the task wants to be run again, rows or not."""
 
 
 class BroughtShard(msgspec.Struct, array_like=True, frozen=True):
@@ -111,6 +119,7 @@ class Brought(msgspec.Struct, tag="brought", frozen=True):
     stage: str
     task: int
     shards: list[BroughtShard]
+    next_timer_us: int | None = None
 
 
 class ReleasedShard(msgspec.Struct, array_like=True, frozen=True):
@@ -139,7 +148,18 @@ class Alive(msgspec.Struct, tag="alive", frozen=True):
     pass
 
 
-FromLease = Hello | Done | Brought | Released | Failed | Alive
+class Said(msgspec.Struct, tag="said", frozen=True):
+    """A user function printed or logged something; `level` as in `logging`."""
+
+    stage: str
+    task: int
+    level: int
+    text: str
+    where: str = ""
+    """Shard and key, or the step, as far as known."""
+
+
+FromLease = Hello | Done | Brought | Released | Failed | Alive | Said
 
 _encoder = msgspec.msgpack.Encoder()
 _to_lease = msgspec.msgpack.Decoder(ToLease)

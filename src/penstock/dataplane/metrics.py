@@ -6,6 +6,7 @@ other. Reads the engine; changes nothing.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.latency import Latency
+from penstock.dataplane.records import IDLE_US
 from penstock.dataplane.run import Run
 
 WINDOW_S = 5.0
@@ -68,6 +70,12 @@ class StageLook:
     def behind_rows(self) -> int:
         due = self.engine.due_now().get(self.run.spec.name)
         return max(0, due - self.run.chain.offset) if due is not None else 0
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The watermark, unless there is none or all that would move it is idle or has ended."""
+        mark = self.run.chain.watermark_us
+        return None if mark is None or mark >= IDLE_US else mark
 
     @property
     def waiting_rows(self) -> int:
@@ -139,6 +147,12 @@ OPERATOR: Sequence[Metric[StageLook]] = (
         "waitingRows", "gauge", "rows", "published for it and not taken by all of its shards",
         lambda s: s.waiting_rows,
     ),
+    Metric(
+        "watermark", "gauge", "UTC", "event time that it has reached, where there is any; the least of its shards",
+        lambda s: iso_time(s.watermark_us / 1e6) if s.watermark_us is not None else None,
+    ),
+    Metric("lateRows", "counter", "rows", "rows left out because they were late", lambda s: s.run.chain.late_rows),
+    Metric("deadRows", "counter", "rows", "calls that ended as dead letters", lambda s: s.run.chain.dead_rows),
     Metric("shards", "gauge", "shards", "hash buckets of its keys", lambda s: s.run.spec.shards),
     Metric(
         "shardsReady", "gauge", "shards", "shards whose state is present on a node", lambda s: int(s.run.ready.sum())
@@ -180,7 +194,7 @@ SPARK: Mapping[str, Sequence[Field]] = {
             "durationMs",
             "`triggerExecution`; `addBatch`: last sink epoch; `walCommit`: mean append of records",
         ),
-        Field("eventTime", "`watermark` of the sink, where there is one"),
+        Field("eventTime", "`watermark`: the least of all operators, where there is one"),
         Field("stateOperators", "a list, one per operator"),
         Field("sources", "a list, one per source"),
         Field("sink", "the sink"),
@@ -219,6 +233,13 @@ SPARK: Mapping[str, Sequence[Field]] = {
     ),
 }
 """The fields of a report with Spark's names; `penstock.spark.progress` fills exactly these."""
+
+
+def iso_time(seconds: float) -> str:
+    """Return a time stamp as Spark writes it, such as 2026-01-31T12:00:00.123Z."""
+    return (
+        dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
 
 
 def read_all(metrics: Sequence[Metric[L]], look: L) -> dict[str, Any]:

@@ -222,7 +222,13 @@ def process_is_running(claim: Claim) -> bool:
     except PermissionError:
         return True
     started = _start_time(claim.pid)
+    if started == DEAD:
+        return False
     return started is None or not claim.started or started == claim.started
+
+
+DEAD = -1.0
+"""Start time of a process that has ended and that its parent has not asked after yet."""
 
 
 def _start_time(pid: int) -> float | None:
@@ -231,4 +237,4 @@ def _start_time(pid: int) -> float | None:
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] == "Z" else float(fields[19])
+    return DEAD if fields[0] in "ZX" else float(fields[19])

@@ -8,13 +8,13 @@ slice, so that one number serves all shards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dataplane.records import Position, Published, Range, Stamp, unpack_u32
+from penstock.dataplane.records import IDLE_US, Position, Published, Range, Stamp, unpack_u32
 from penstock.dataplane.state.protocol import I64, U16
 
 START = Position(1, 0)
@@ -29,17 +29,19 @@ class ChannelKey:
 
 
 class PublishedRows:
-    """A published producer epoch with its rows per consumer shard, counted once."""
+    """A published producer epoch with its rows per consumer shard, counted once; one without rows says something of
+    event time alone."""
 
     __slots__ = ("bytes", "counts", "epoch", "published", "row_bytes", "rows", "stamp")
 
-    def __init__(self, published: Published) -> None:
+    def __init__(self, published: Published, shards: int = 1) -> None:
         self.published = published
         self.epoch = published.epoch
         self.stamp = published.stamp
-        counts = unpack_u32(published.segments[0].shard_rows).astype(np.int64)
-        for segment in published.segments[1:]:
-            counts = counts + unpack_u32(segment.shard_rows)
+        counts = np.zeros(shards, np.int64)
+        for at, segment in enumerate(published.segments):
+            found = unpack_u32(segment.shard_rows)
+            counts = counts + found if at else found.astype(np.int64)
         self.counts: I64 = counts
         self.rows = int(counts.sum())
         self.bytes = sum(segment.extent.length for segment in published.segments)
@@ -67,6 +69,23 @@ class ShardGroup:
 
     shards: U16
     at: Mapping[ChannelKey, Position]
+    marks: Mapping[ChannelKey, int | None] = field(default_factory=dict)
+    """What the producer of each channel had said of event time by that position."""
+    watermark_us: int | None = None
+    """Of these shards; it never goes back."""
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What the channels of a stage have to do with event time and with each other."""
+
+    marked: Collection[ChannelKey] = ()
+    """Those whose producers say something of event time; the watermark is the least of theirs."""
+    first: Collection[ChannelKey] = ()
+    """Those of loops: their rows are taken before any others."""
+
+
+NO_TIME = Channels()
 
 
 @dataclass(frozen=True)
@@ -77,6 +96,8 @@ class PieceTaken:
     start: int
     end: int
     source: PublishedRows
+    late_us: int | None = None
+    """Rows whose event time is not after this are late."""
 
     def rows(self) -> int:
         """How many rows of all shards these are."""
@@ -92,6 +113,10 @@ class GroupTake:
     pieces: Sequence[PieceTaken]
     shard_rows: I64
     """Rows per shard of the operator, zero outside the group."""
+    watermark_us: int | None = None
+    """Of the group after these ranges."""
+    moved: bool = False
+    """Whether the watermark moves with them."""
 
     def members(self) -> npt.NDArray[np.bool_]:
         """Whether each shard of the operator is in the group."""
@@ -108,6 +133,7 @@ def take_epoch(
     ready: npt.NDArray[np.bool_],
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
     budget: Budget,
+    channels: Channels = NO_TIME,
 ) -> list[GroupTake]:
     """Choose the ranges of the next epoch: every group with ready shards takes up to the budget, oldest rows
     first.
@@ -121,7 +147,8 @@ def take_epoch(
         present = group.shards[ready[group.shards]]
         if len(present) == 0:
             continue
-        take = _take_group(ShardGroup(present, group.at), waiting, budget, len(ready), caps)
+        here = replace(group, shards=present)
+        take = _take_group(here, waiting, budget, len(ready), caps, channels)
         takes.append(take)
         caps = caps or take.ends()
     return takes
@@ -133,22 +160,63 @@ def _take_group(
     budget: Budget,
     shards: int,
     caps: Mapping[ChannelKey, Position],
+    channels: Channels,
 ) -> GroupTake:
     shard_rows = np.zeros(shards, np.int64)
-    ranges: list[Range] = []
+    ranges: dict[ChannelKey, Range] = {}
     pieces: list[PieceTaken] = []
-    share = budget.shared_by(len(group.at))
-    for key in sorted(group.at):
-        start = group.at[key]
-        end, taken = take_range(waiting.get(key, ()), start, group.shards, share, caps.get(key))
-        ranges.append(Range(key.edge, key.chain, start, end))
-        for number, low, high in taken:
-            source = waiting[key][number]
-            pieces.append(PieceTaken(key, low, high, source))
-            counts = source.counts[group.shards]
-            top = counts if high < 0 else np.minimum(counts, high)
-            shard_rows[group.shards] += np.maximum(top - low, 0)
-    return GroupTake(group.shards, ranges, pieces, shard_rows)
+    left = budget
+    for keys in _in_turns(group, channels):
+        share, taken_rows = left.shared_by(len(keys)), 0
+        for key in keys:
+            end, taken = take_range(waiting.get(key, ()), group.at[key], group.shards, share, caps.get(key))
+            mark = group.marks.get(key)
+            for number, low, high in taken:
+                source = waiting[key][number]
+                pieces.append(PieceTaken(key, low, high, source, _late_us(group, channels, key, mark)))
+                counts = source.counts[group.shards]
+                top = counts if high < 0 else np.minimum(counts, high)
+                rows = np.maximum(top - low, 0)
+                shard_rows[group.shards] += rows
+                taken_rows += int(rows.sum())
+                if end.epoch > source.epoch:  # what is said with an epoch holds after all of its rows
+                    mark = (
+                        source.published.watermark_us if source.published.watermark_us is not None else mark
+                    )
+            ranges[key] = Range(key.edge, key.chain, group.at[key], end, mark)
+        left = Budget(max(1, left.rows - taken_rows), left.bytes)
+    watermark = _watermark(group, channels, {key: taken.watermark_us for key, taken in ranges.items()})
+    moved = watermark != group.watermark_us
+    order = {key: at for at, key in enumerate(sorted(group.at))}
+    pieces.sort(key=lambda piece: order[piece.key])
+    return GroupTake(
+        group.shards, [ranges[key] for key in sorted(ranges)], pieces, shard_rows, watermark, moved
+    )
+
+
+def _in_turns(group: ShardGroup, channels: Channels) -> list[list[ChannelKey]]:
+    """The channels of a group: those of loops before the others."""
+    first = [key for key in sorted(group.at) if key in channels.first]
+    rest = [key for key in sorted(group.at) if key not in channels.first]
+    return [keys for keys in (first, rest) if keys]
+
+
+def _watermark(group: ShardGroup, channels: Channels, marks: Mapping[ChannelKey, int | None]) -> int | None:
+    """The least of what the channels say, leaving out idle ones; never back."""
+    said = [marks.get(key) for key in group.at if key in channels.marked]
+    known = [mark for mark in said if mark is not None]
+    if not known or len(known) < len(said):
+        return group.watermark_us
+    least = min(known)
+    if least == IDLE_US:
+        return group.watermark_us
+    return least if group.watermark_us is None else max(least, group.watermark_us)
+
+
+def _late_us(group: ShardGroup, channels: Channels, key: ChannelKey, mark: int | None) -> int | None:
+    """What the watermark was just before some rows of a channel: of that channel as its producer said with the rows
+    before them, of the others as the epoch began."""
+    return _watermark(group, channels, {**group.marks, key: mark}) if channels.marked else None
 
 
 def take_range(
@@ -223,21 +291,32 @@ def _cut(counts: I64, low: int, budget_rows: int) -> int:
     return below
 
 
-def advance(
-    groups: Sequence[ShardGroup], moved: Sequence[tuple[U16, Mapping[ChannelKey, Position]]]
-) -> list[ShardGroup]:
-    """Return the groups after some shards moved on; groups at equal positions merge."""
+@dataclass(frozen=True)
+class Moved:
+    """Where some shards stand after an epoch."""
+
+    shards: U16
+    at: Mapping[ChannelKey, Position]
+    marks: Mapping[ChannelKey, int | None] = field(default_factory=dict)
+    watermark_us: int | None = None
+
+
+def advance(groups: Sequence[ShardGroup], moved: Sequence[Moved]) -> list[ShardGroup]:
+    """Return the groups after some shards moved on; groups at equal positions and watermarks merge."""
     placed = [
-        *_without(groups, [shards for shards, _ in moved]),
-        *(ShardGroup(shards, at) for shards, at in moved),
+        *_without(groups, [one.shards for one in moved]),
+        *(ShardGroup(one.shards, one.at, one.marks, one.watermark_us) for one in moved),
     ]
-    merged: dict[tuple[tuple[ChannelKey, Position], ...], list[U16]] = {}
+    merged: dict[tuple[object, ...], list[ShardGroup]] = {}
     for group in placed:
         if len(group.shards):
-            merged.setdefault(tuple(sorted(group.at.items())), []).append(group.shards)
+            place = (tuple(sorted(group.at.items())), group.watermark_us)
+            merged.setdefault(place, []).append(group)
     return [
-        ShardGroup(np.sort(np.concatenate(shards)) if len(shards) > 1 else shards[0], dict(at))
-        for at, shards in merged.items()
+        replace(same[0], shards=np.sort(np.concatenate([group.shards for group in same])))
+        if len(same) > 1
+        else same[0]
+        for same in merged.values()
     ]
 
 
@@ -250,7 +329,7 @@ def _without(groups: Sequence[ShardGroup], gone: Sequence[U16]) -> list[ShardGro
         left[group.shards] = True
     for shards in gone:
         left[shards] = False
-    return [ShardGroup(group.shards[left[group.shards]], group.at) for group in groups]
+    return [replace(group, shards=group.shards[left[group.shards]]) for group in groups]
 
 
 def oldest(groups: Sequence[ShardGroup], key: ChannelKey) -> Position:

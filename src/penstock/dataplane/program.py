@@ -26,6 +26,10 @@ class InputSpec:
     schema: pa.Schema
     slot: int = 0
     """Which input of the logic it is part of; the inputs of a union share one."""
+    marked: bool = False
+    """Whether the producer says something of event time."""
+    feedback: bool = False
+    """Whether the edge closes a loop; its rows are taken first."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,21 @@ class StageSpec:
     ingested: bool = False
     """A source fed by a Structured Streaming query instead of by tasks."""
 
+    bounded: bool = False
+    """Of a source: it ends."""
+    idle_s: float | None = None
+    """Of a source: seconds without rows after which it counts as idle."""
+
+    @property
+    def clocked(self) -> bool:
+        """Whether the logic is run without rows too, when time moves."""
+        return self.logic is not None and self.logic.clocked
+
+    @property
+    def stateful(self) -> bool:
+        """Whether there is state to bring."""
+        return self.kind == "operator" and (self.logic is None or self.logic.stateful)
+
     @property
     def slots(self) -> int:
         """How many inputs the logic has."""
@@ -63,3 +82,8 @@ class Program:
     memory_bytes: int = 512 << 20
     """Bound of decoded state kept in memory, per task."""
     code: bytes = b""
+
+    @property
+    def loops(self) -> bool:
+        """Whether rows can come back to an operator they went through."""
+        return any(given.feedback for stage in self.stages.values() for given in stage.inputs)

@@ -15,6 +15,10 @@ import numpy as np
 from penstock.dataplane.state.protocol import U16, U32, U64
 
 NO_HASH = bytes(16)
+END_US = 1 << 62
+"""Watermark of an input that has ended: nothing comes after it."""
+IDLE_US = END_US - 1
+"""Watermark of an input that is idle: it holds nobody up, and moves nobody on."""
 
 
 class Extent(msgspec.Struct, array_like=True, frozen=True):
@@ -77,6 +81,11 @@ class TaskPart(msgspec.Struct, array_like=True, frozen=True):
     busy_us: int = 0
     sync_us: int = 0
     state_bytes: int = 0
+    event_us: list[tuple[int, int]] = []
+    """Latest event time of the rows put out, by edge, where the edge has a watermark of its own."""
+    late_rows: int = 0
+    dead_rows: int = 0
+    """Rows that were left out because they were late, and calls that ended as dead letters."""
 
 
 class Position(msgspec.Struct, array_like=True, frozen=True, order=True):
@@ -94,6 +103,8 @@ class Range(msgspec.Struct, array_like=True, frozen=True):
     chain: str
     start: Position
     end: Position
+    watermark_us: int | None = None
+    """What the producer had said of event time by `end`."""
 
 
 class Group(msgspec.Struct, array_like=True, frozen=True):
@@ -101,6 +112,8 @@ class Group(msgspec.Struct, array_like=True, frozen=True):
 
     shards: bytes
     ranges: list[Range]
+    watermark_us: int | None = None
+    """Of these shards after the ranges; it never goes back."""
 
 
 class Batch(msgspec.Struct, array_like=True, frozen=True):
@@ -127,6 +140,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     """Native source: the row numbers generated, start and end."""
     batch: Batch | None = None
     watermark_us: int | None = None
+    """Of a source: `END_US` when it has ended."""
     idle: bool = False
     routing: int = 0
     code: bytes = b""
@@ -153,6 +167,10 @@ class Published(msgspec.Struct, array_like=True, frozen=True):
 class EdgeBase(msgspec.Struct, array_like=True, frozen=True):
     edge: int
     published: list[Published]
+    event_us: int | None = None
+    """Latest event time of all rows so far, where the edge has a watermark of its own."""
+    watermark_us: int | None = None
+    """What was last said of event time on this edge."""
 
 
 class ChainBase(msgspec.Struct, array_like=True, frozen=True):
@@ -177,6 +195,9 @@ class ChainBase(msgspec.Struct, array_like=True, frozen=True):
     routing: int = 0
     rows_in: int = 0
     rows_out: int = 0
+    late_rows: int = 0
+    dead_rows: int = 0
+    ended: bool = False
 
 
 class Base(msgspec.Struct, array_like=True, frozen=True):

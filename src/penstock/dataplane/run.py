@@ -114,6 +114,10 @@ class Run:
         self.releasing: set[int] = set()
         """Tasks whose lease was asked to let their shards go."""
         self.handed_over: dict[int, HandedOver] = {}
+        self.timers: dict[int, int] = {}
+        """Epoch time at which each task wants to be run again, rows or not."""
+        self.rows_at = 0.0
+        """When a source last had rows."""
         self._task_state_bytes: dict[int, int] = {}
         self._settings = settings
         self._rows_per_s = 0.0
@@ -134,18 +138,40 @@ class Run:
         self.waiting_for, self.asked, self.parts = set(), set(), {}
         self.started_at = now
 
-    def work(self, slot: TaskSlot, mine: U16, snapshots: U16) -> messages.Work:
+    def work(
+        self, slot: TaskSlot, mine: U16, snapshots: U16, lanes: list[tuple[int, bytes]]
+    ) -> messages.Work:
         """Ask a task for its part of the epoch: the rows of its shards, and snapshots of some."""
         groups = []
         for take in self.takes:
             shards = mine[take.members()[mine]] if len(self.takes) > 1 else mine
             if len(shards):
-                groups.append(messages.TaskGroup(records.pack_u16(shards), self.pieces_of(take)))
+                packed = records.pack_u16(shards)
+                groups.append(messages.TaskGroup(packed, self.pieces_of(take), take.watermark_us))
         self.ask(slot)
         name, asked = self.spec.name, records.pack_u16(snapshots)
         return messages.Work(
-            name, slot.index, self.epoch, self.chain.epoch, self.time_us, groups, snapshots=asked
+            name, slot.index, self.epoch, self.chain.epoch, self.time_us, groups, None, asked, lanes
         )
+
+    def is_moved_by_time(self, slot: TaskSlot, mine: U16) -> bool:
+        """Whether a task has something to do in this epoch even without rows: its watermark moves, or a timer is
+        due."""
+        if not self.spec.clocked:
+            return False
+        if self.timers.get(slot.index, self.time_us + 1) <= self.time_us:
+            return True
+        return any(take.moved and take.members()[mine].any() for take in self.takes)
+
+    def next_timer_us(self) -> int | None:
+        """Return the epoch time at which some task wants to be run again, None where none does."""
+        return min(self.timers.values(), default=None)
+
+    def note_timer(self, task: int, next_timer_us: int | None) -> None:
+        if next_timer_us is None:
+            self.timers.pop(task, None)
+        else:
+            self.timers[task] = next_timer_us
 
     def release(self, slot: TaskSlot) -> messages.Release:
         """Ask a task to let its shards go; they sit out from now on."""
@@ -190,16 +216,17 @@ class Run:
         for take in self.takes:
             shards = take.shards[~np.isin(self.task_of[take.shards], lost)] if len(lost) else take.shards
             if len(shards):
-                groups.append(Group(records.pack_u16(shards), list(take.ranges)))
+                groups.append(Group(records.pack_u16(shards), list(take.ranges), take.watermark_us))
         return groups
 
     def pieces_of(self, take: GroupTake) -> list[messages.Piece]:
         inputs = {given.edge: number for number, given in enumerate(self.spec.inputs)}
         return [
             messages.Piece(
-                inputs[p.key.edge], p.start, p.end, [s.extent for s in p.source.published.segments]
+                inputs[p.key.edge], p.start, p.end, [s.extent for s in p.source.published.segments], p.late_us
             )
             for p in take.pieces
+            if p.source.published.segments
         ]
 
     def finish(self, now: float, record: Record) -> None:
@@ -208,6 +235,8 @@ class Run:
         self.committed_at = now
         if record.kind == "intent":
             return
+        if self.rows:
+            self.rows_at = now
         self.attempt = 0
         self.epochs += 1
         self.unconfirmed = {part.task for part in record.parts if part.delta is not None} | self.unconfirmed

@@ -64,6 +64,10 @@ class Arrivals:
         due = self._origin + self._time_of(offset + 1)
         return min(1.0, max(at_least, due - now))
 
+    def length_s(self) -> float:
+        """Return the seconds from the beginning to the last row of a source that ends."""
+        return self._time_of(self.limit) if self.limit else 0.0
+
     def stamp(self, start: int, end: int) -> Stamp:
         """Return the scheduled arrival times of rows [start, end)."""
         origin = self._origin or 0.0

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,19 +27,20 @@ from penstock.dataplane.channel import (
     read_segment,
     slice_pieces,
     write_entries,
-    write_segment,
+    write_rows,
 )
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.logic.protocol import EpochInput, Logic, ShardedRows
+from penstock.dataplane.logic.protocol import DEAD, MAIN, EpochInput, Logic, ShardClock, ShardedRows
 from penstock.dataplane.program import Program, StageSpec
-from penstock.dataplane.state.protocol import U16, Delta, TaskState
+from penstock.dataplane.state.protocol import I64, U16, Delta, TaskState
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
 
 FLUSH_IDLE_S = 0.001
 """Time given to writing behind when no work is waiting."""
 HANDED_OVER = "handed-over"
 """Folder in a lease's folder that says: environments in here belong to others by now."""
+_NEVER_LATE = np.iinfo(np.int64).min
 FLUSH_SHARE = 0.15
 """Share of an epoch's busy time given to writing behind when the next epoch is already here."""
 
@@ -72,6 +73,12 @@ class Task:
     @property
     def state(self) -> TaskState | None:
         return self.logic.state if self.logic is not None else None
+
+    def next_timer_us(self) -> int | None:
+        """Return the epoch time at which the task wants to be run again, rows or not."""
+        next_of = getattr(self.state, "next_timer_us", None)
+        found: int | None = next_of() if next_of is not None and self.spec.clocked else None
+        return found
 
     def commit_to(self, epoch: int, flush_s: float) -> None:
         """Take note of the last epoch that has a record; apply what was staged for it, then write behind for
@@ -173,7 +180,7 @@ class Worker:
             spec = self._program.stages[stage]
             logic = None
             if spec.logic is not None:
-                schema = spec.inputs[0].schema
+                schema = next(given.schema for given in spec.inputs if given.slot == 0)
                 logic = spec.logic.build(
                     spec.name, spec.keys, schema, spec.shards, self._program.memory_bytes
                 )
@@ -185,7 +192,8 @@ class Worker:
         task.commit_to(work.committed, FLUSH_SHARE * task.last_busy_s)
         snapshots = self._write_snapshots(task, records.unpack_u16(work.snapshots))
         if task.spec.kind == "source":
-            rows_in, out = self._generate(task, work)
+            rows_in, rows = self._generate(task, work)
+            out: Mapping[str, pa.Table] = {MAIN: rows}
         else:
             rows_in, out = self._run(task, work)
         delta = task.state.stage(work.epoch) if task.state is not None else Delta.empty()
@@ -203,29 +211,38 @@ class Worker:
             sync_us=round((ended - busy) * 1e6),
             state_bytes=task.state.state_bytes() if task.state is not None else 0,
         )
-        return messages.Done(work.stage, work.epoch, timed)
+        return messages.Done(work.stage, work.epoch, timed, task.next_timer_us())
 
     def _write(
         self,
         task: Task,
         work: messages.Work,
-        out: pa.Table,
+        out: Mapping[str, pa.Table],
         delta: Delta,
         snapshots: list[records.Snapshot],
         rows_in: int,
     ) -> records.TaskPart:
-        segments = [
-            segment
-            for edge in task.spec.edges
-            if (segment := write_segment(self._segments, edge, out, task.spec.schema, task.spec.name))
-            is not None
-        ]
+        segments: list[records.Segment] = []
+        events: list[tuple[int, int]] = []
+        lanes = {edge: records.unpack_u16(shards) for edge, shards in work.lanes}
+        turn = work.epoch * 31 + task.index
+        for edge in task.spec.edges:
+            rows = out.get(edge.output)
+            if rows is None:
+                continue
+            name, near = task.spec.name, lanes.get(edge.edge)
+            written = write_rows(self._segments, edge, rows, task.spec.schema, name, turn, near)
+            segments.extend([written.segment] if written.segment is not None else [])
+            events.extend([(edge.edge, written.event_us)] if written.event_us is not None else [])
         extent = write_entries(self._segments, FrameKind.DELTA, delta.entries) if len(delta.shards) else None
         shards = b"".join(group.shards for group in work.groups)
         return records.TaskPart(
-            task.index, self._identity.lease, shards, rows_in, out.num_rows, segments, extent,
+            task.index, self._identity.lease, shards, rows_in, out[MAIN].num_rows, segments, extent,
             records.pack_u16(delta.shards),
             np.ascontiguousarray(delta.digests, "<u8").tobytes(), records.pack_u32(delta.shard_bytes), snapshots,
+            event_us=events,
+            late_rows=task.logic.late_rows if task.logic is not None else 0,
+            dead_rows=out[DEAD].num_rows if DEAD in out else 0,
         )  # fmt: skip
 
     def _generate(self, task: Task, work: messages.Work) -> tuple[int, pa.Table]:
@@ -246,13 +263,15 @@ class Worker:
             table = _fit(table, task.spec)
         return table.num_rows, table
 
-    def _run(self, task: Task, work: messages.Work) -> tuple[int, pa.Table]:
+    def _run(self, task: Task, work: messages.Work) -> tuple[int, Mapping[str, pa.Table]]:
         assert task.logic is not None
         inputs = [self._read_input(task, work, slot) for slot in range(task.spec.slots)]
         rows_in = sum(given.rows.num_rows for given in inputs)
-        if rows_in == 0:
-            return 0, task.spec.schema.empty_table()
-        return rows_in, task.logic.run(EpochInput(work.epoch, work.time_us, inputs))
+        if rows_in == 0 and not task.spec.clocked:
+            return 0, {MAIN: task.spec.schema.empty_table()}
+        clocks = [ShardClock(records.unpack_u16(group.shards), group.watermark_us) for group in work.groups]
+        made = task.logic.run(EpochInput(work.epoch, work.time_us, inputs, clocks))
+        return rows_in, {**task.logic.sides, MAIN: made}
 
     def _read_input(self, task: Task, work: messages.Work, slot: int) -> ShardedRows:
         """The rows of one input of the logic: those of each channel that belongs to it, in declared order."""
@@ -269,7 +288,8 @@ class Worker:
                             read_segment(self._disk, self._identity.checkpoint, at, given.schema)
                             for at in piece.segments
                         ]
-                        slices.extend(slice_pieces(found, wanted, piece.start, piece.end))
+                        late_us = piece.late_us if task.spec.clocked else None
+                        slices.extend(slice_pieces(found, wanted, piece.start, piece.end, late_us))
         return join_slices(slices, schema, getattr(task.logic, "wants_shard_order", True))
 
     def _write_snapshots(self, task: Task, shards: U16) -> list[records.Snapshot]:
@@ -294,7 +314,8 @@ class Worker:
             os.path.basename(home),
         )
         task.locals.update({shard.shard: name for shard, name in brought})
-        return messages.Brought(message.stage, message.task, [shard for shard, _ in brought])
+        found = [shard for shard, _ in brought]
+        return messages.Brought(message.stage, message.task, found, task.next_timer_us())
 
     def _home(self) -> str:
         """Return this lease's own folder on the node; the first call removes those of leases that are gone."""
@@ -360,6 +381,7 @@ def join_slices(slices: list[Slice], schema: pa.Schema, by_shard: bool) -> Shard
     shards = np.concatenate([piece.shards for piece in slices])
     counts = np.concatenate([piece.counts for piece in slices])
     table = pa.concat_tables([piece.rows for piece in slices])
+    late = _late_of(slices)
     if len(slices) > 1 and by_shard:
         order = np.argsort(shards, kind="stable")
         starts = (np.cumsum(counts) - counts)[order]
@@ -367,10 +389,19 @@ def join_slices(slices: list[Slice], schema: pa.Schema, by_shard: bool) -> Shard
         ends = np.cumsum(counts)
         index = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
         table = table.combine_chunks().take(pa.array(index))
+        late = late[index] if late is not None else None
     distinct = np.unique(shards) if len(slices) > 1 else shards
     totals = np.bincount(shards, weights=counts, minlength=int(shards.max()) + 1)[distinct].astype(np.int64)
     used = totals > 0
-    return ShardedRows(distinct[used], np.concatenate([[0], np.cumsum(totals[used])]), table)
+    return ShardedRows(distinct[used], np.concatenate([[0], np.cumsum(totals[used])]), table, late)
+
+
+def _late_of(slices: list[Slice]) -> I64 | None:
+    """For each row of all slices, up to which event time it is late; None where nothing can be."""
+    if all(piece.late_us is None for piece in slices):
+        return None
+    bounds = [_NEVER_LATE if piece.late_us is None else piece.late_us for piece in slices]
+    return np.repeat(np.array(bounds, np.int64), [piece.rows.num_rows for piece in slices])
 
 
 def _fit(table: pa.Table, spec: StageSpec) -> pa.Table:

@@ -18,7 +18,7 @@ from penstock.dataplane.disk import Disk
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.errands import data_files, old_parts, plan_writes, read_sink_rows
 from penstock.dataplane.opening import Opened, open_checkpoint
-from penstock.dataplane.program import Program
+from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.recordlog import Claim, Heartbeat, LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
@@ -40,6 +40,8 @@ class Driver(Process):
             a function from process name to disk.
         node_dir: where leases keep local state; needed unless all state is in memory.
         rows: how many rows every native source makes; they arrive at `rate` a second.
+        arrivals: when the rows of a native source arrive, given its stage, instead of `rows` and `rate`; asked at every
+            start.
         loop: shared by drivers that are to live at the same time.
         roll_bytes: size at which leases begin another data file.
         sink: is told of every sink epoch; shared by drivers of one checkpoint.
@@ -67,6 +69,7 @@ class Driver(Process):
         name: str = "driver",
         roll_bytes: int | None = None,
         start: bool = True,
+        arrivals: Callable[[StageSpec], Arrivals] | None = None,
     ) -> None:
         super().__init__(loop or Loop(seed), delays or Delays())
         self.checkpoint = checkpoint
@@ -76,6 +79,7 @@ class Driver(Process):
         self.sink = sink if sink is not None else SinkLog()
         self.name = name
         self.rows, self.rate = rows, rate
+        self._arrivals = arrivals or (lambda _: Arrivals([(1.0, rate)], rows))
         self.roll_bytes = roll_bytes
         self.capacity, self.nodes = capacity, nodes
         self.failed: PenstockError | None = None
@@ -123,7 +127,7 @@ class Driver(Process):
         self.loop.note(f"{self.name} generation {self.generation} starts")
         for stage in self.program.stages.values():
             if stage.generate is not None:
-                self.engine.set_arrivals(stage.name, Arrivals([(1.0, self.rate)], self.rows))
+                self.engine.set_arrivals(stage.name, self._arrivals(stage))
         self._soon(0.0, lambda: self.engine.start(self.capacity))
         self._soon(0.0, self._office)
 

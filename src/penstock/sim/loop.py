@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 
 START_S = 1_700_000_000.0
-"""Wall time at which every simulation begins."""
+"""Wall time at which a simulation begins unless it is told otherwise."""
 
 
 class Loop:
@@ -21,9 +21,11 @@ class Loop:
 
     Args:
         seed: of every delay and choice drawn from `rng`.
+        start_s: wall time at which it begins.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, start_s: float = START_S) -> None:
+        self.start_s = start_s
         self.rng = random.Random(seed)
         self.now = 0.0
         self.events = 0
@@ -39,7 +41,7 @@ class Loop:
 
     def wall(self) -> float:
         """Return virtual wall time."""
-        return START_S + self.now
+        return self.start_s + self.now
 
     def at(self, delay_s: float, call: Callable[[], None]) -> None:
         """Run `call` after `delay_s` virtual seconds."""
@@ -76,6 +78,11 @@ class Loop:
                 return done()
             self.run_one()
         return True
+
+    def skip_to(self, when_s: float) -> None:
+        """Let time pass at once; events that were due meanwhile run late, in their order, as in a process that was
+        held up."""
+        self.now = max(self.now, when_s)
 
     def note(self, what: str, data: bytes = b"") -> None:
         """Add a line to the trace."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -22,11 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.dataplane import paths, records
-from penstock.dataplane.channel import DataWriter, EdgeSpec, write_segment
+from penstock.dataplane.channel import DataWriter, EdgeSpec, write_rows
 from penstock.dataplane.disk import PosixDisk
+from penstock.dataplane.messages import Said
 from penstock.dataplane.records import Batch, Stamp, TaskPart
+from penstock.dataplane.speaking import Speaker
 from penstock.errors import CheckpointError, OperatorError, PenstockError
+from penstock.spark.hearing import level_wanted
 from penstock.spark.leases import reason_in
+from penstock.spark.session import is_alive
+from penstock.spark.slots import is_local
 
 if TYPE_CHECKING:
     from penstock.spark.shell import SparkShell
@@ -35,14 +41,26 @@ SEGMENT_ROWS = 1 << 20
 SEGMENT_BYTES = 64 << 20
 """A segment of a batch ends at whichever comes first."""
 BLOCK_POLL_S = 0.01
+MAX_RESTARTS = 5
+RESTARTS_WITHIN_S = 60.0
+"""How often the Spark query is started again when its jobs are cancelled."""
+RESTARTED_WITHIN_S = 10.0
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
+_log = logging.getLogger("penstock")
 _OURS = re.compile(r"penstock\.errors\.\w+: (.+)")
 
 
+def is_cancelled(text: str) -> bool:
+    """Whether an error of Spark's says that somebody cancelled the job."""
+    return _CANCELLED.search(text) is not None
+
+
 class WrittenPart(msgspec.Struct, array_like=True, frozen=True):
-    """What one partition of a batch wrote."""
+    """What one partition of a batch wrote, and what functions said meanwhile."""
 
     part: TaskPart
     stamp: Stamp | None
+    said: list[Said] = []
 
 
 @dataclass(frozen=True)
@@ -56,33 +74,46 @@ class PartitionWriter:
     schema: pa.Schema
     edges: tuple[EdgeSpec, ...]
     stamp: str | None
+    log_level: int = logging.WARNING
+    echo: bool = True
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        speaker = Speaker(echo=self.echo)
+        speaker.stage = self.source
+        with speaker.listening(self.log_level):
+            written = self._write(batches, speaker)
+        written = msgspec.structs.replace(written, said=speaker.take())
+        yield pa.RecordBatch.from_pydict(
+            {"written": [msgspec.msgpack.encode(written)]}, pa.schema([("written", pa.binary())])
+        )
+
+    def _write(self, batches: Iterator[pa.RecordBatch], speaker: Speaker) -> WrittenPart:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         partition, attempt = (
             (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
         )
+        speaker.task = partition
         writer = f"{self.writer}_{partition}_{attempt}"
         data = DataWriter(PosixDisk(), self.checkpoint, self.generation, writer, "seg")
         segments: list[records.Segment] = []
+        events: dict[int, int] = {}
         stamps: list[Stamp] = []
         rows = 0
         for table in _in_chunks(batches, self.schema):
             rows += table.num_rows
             stamps.extend(self._stamp(table))
             for edge in self.edges:
-                segment = write_segment(data, edge, table, self.schema, self.source)
-                if segment is not None:
-                    segments.append(segment)
+                written = write_rows(data, edge, table, self.schema, self.source, partition + len(segments))
+                if written.segment is not None:
+                    segments.append(written.segment)
+                if written.event_us is not None:
+                    events[edge.edge] = max(written.event_us, events.get(edge.edge, written.event_us))
         data.sync()
         data.close()
-        part = TaskPart(partition, writer, b"", rows, rows, segments)
-        written = WrittenPart(part, records.combine_stamps(stamps))
-        yield pa.RecordBatch.from_pydict(
-            {"written": [msgspec.msgpack.encode(written)]}, pa.schema([("written", pa.binary())])
-        )
+        part = TaskPart(partition, writer, b"", rows, rows, segments, event_us=sorted(events.items()))
+        return WrittenPart(part, records.combine_stamps(stamps))
 
     def _stamp(self, table: pa.Table) -> list[Stamp]:
         if self.stamp is None or table.num_rows == 0:
@@ -135,6 +166,8 @@ class Ingest:
         self._stopped = threading.Event()
         self._said: PenstockError | None = None
         """What we have to say of a batch that failed; Spark would bury it."""
+        self._echo = not is_local(dataframe.sparkSession)
+        self._restarts: list[float] = []
         self.query: Any = None
 
     def start(self) -> None:
@@ -149,10 +182,16 @@ class Ingest:
             self.query.stop()
 
     def failure(self) -> PenstockError | None:
-        """Return why the Spark query ended by itself, None while it runs."""
+        """Return why the Spark query ended by itself, None while it runs.
+
+        One that ended because its job was cancelled (`sc.cancelAllJobs()`, which Ctrl-C calls too, or the Spark UI) is
+        started again, a few times: whoever cancels jobs did not mean the query, which has `stop()`.
+        """
         if self.query is None or self.query.isActive or self._stopped.is_set():
             return None
         error = self.query.exception()
+        if error is not None and is_cancelled(str(error)) and is_alive(self._dataframe.sparkSession):
+            return self._restart()
         if error is None:
             return OperatorError(
                 f"source '{self._source}': its Spark query was stopped from outside; start the query again to go on."
@@ -161,16 +200,45 @@ class Ingest:
             f"source '{self._source}': its Spark query failed: {reason_in(str(error))}"
         )
 
+    def _restart(self) -> PenstockError | None:
+        now = time.monotonic()
+        self._restarts = [*(at for at in self._restarts if now - at < RESTARTS_WITHIN_S), now]
+        if len(self._restarts) > MAX_RESTARTS:
+            return OperatorError(
+                f"source '{self._source}': its Spark job was cancelled {len(self._restarts)} times within "
+                f"{RESTARTS_WITHIN_S:.0f} s; start the query again to go on."
+            )
+        _log.warning("the Spark job of source '%s' was cancelled; its ingest starts again.", self._source)
+        self.start()
+        return None
+
     def drain(self) -> None:
         """Let Spark take in everything that is available now."""
-        if self.query is not None:
-            self.query.processAllAvailable()
+        while self.query is not None:
+            draining = self.query
+            try:
+                draining.processAllAvailable()
+                return
+            except Exception as error:
+                if not is_cancelled(str(error)):
+                    raise
+                self._await_other(draining, error)
+
+    def _await_other(self, ended: Any, error: Exception) -> None:
+        """Wait until a query that was cancelled has a successor."""
+        deadline = time.monotonic() + RESTARTED_WITHIN_S
+        while self.query is ended:
+            if self._stopped.is_set() or time.monotonic() > deadline:
+                raise error
+            time.sleep(BLOCK_POLL_S)
 
     def _query_id(self) -> str:
         with open(os.path.join(self._checkpoint, "metadata"), encoding="utf-8") as file:
             return str(json.load(file)["id"])
 
     def _on_batch(self, dataframe: Any, number: int) -> None:
+        description = f"penstock {self._shell.label}, ingest {self._source}"
+        dataframe.sparkSession.sparkContext.setJobDescription(description)
         try:
             self._take_in(dataframe, number)
         except PenstockError as error:
@@ -243,9 +311,13 @@ class Ingest:
             self._schema,
             tuple(spec.edges),
             self._stamp,
+            level_wanted(),
+            self._echo,
         )
         rows = dataframe.mapInArrow(write, "written binary").collect()
         found = [msgspec.msgpack.decode(bytes(row[0]), type=WrittenPart) for row in rows]
+        for said in (said for one in found for said in one.said):
+            self._shell.hearing.hear(said)
         return sorted(found, key=lambda one: one.part.task)
 
     def _wait_for_room(self) -> None:

@@ -8,13 +8,14 @@ reported; never later than that, so that a core is never held for nobody.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import resource
 import select
 import socket
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.dataplane import messages
@@ -22,6 +23,7 @@ from penstock.dataplane.allocator import return_large_blocks
 from penstock.dataplane.collector import relax_collector
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.program import Program
+from penstock.dataplane.speaking import Speaker
 from penstock.dataplane.worker import LeaseIdentity, Worker
 from penstock.spark.wire import NONCE_BYTES, WireError, is_proof, proof, receive_frame, send_frame
 from penstock.version import __version__
@@ -45,6 +47,13 @@ class LeaseOffer:
     checkpoint: str
     program: Program
     beat_s: float = HEARTBEAT_S
+    log_level: int = logging.WARNING
+    """Level from which on log records of user functions are sent to the driver."""
+    echo: bool = True
+    """Whether what they print also goes to this process's own standard error."""
+
+
+Send = Callable[[messages.FromLease], None]
 
 
 def serve(offer: LeaseOffer, _rows: Iterable[object]) -> Iterator[str]:
@@ -90,21 +99,24 @@ def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
     hello = messages.Hello(offer.lease, node_name(), socket.gethostname(), os.getpid(), __version__)
     send(hello)
     threading.Thread(target=_beat, args=(send, over, offer.beat_s), daemon=True).start()
+    voice = Voice(send, offer.echo)
     try:
-        return _loop(sock, worker, send)
+        with voice.speaker.listening(offer.log_level):
+            return _loop(sock, worker, send, voice)
     finally:
+        voice.close()
         over.set()
         worker.close()
 
 
-def _loop(sock: socket.socket, worker: Worker, send: object) -> str:
+def _loop(sock: socket.socket, worker: Worker, send: Send, voice: Voice) -> str:
     idle = False
     while True:
         ready, _, _ = select.select([sock], [], [], None if idle else IDLE_FLUSH_S)
         if not ready:
             failed = worker.idle()
             if failed is not None:
-                send(failed)  # type: ignore[operator]
+                send(failed)
                 return f"failed: {failed.message}"
             idle = True
             continue
@@ -112,19 +124,61 @@ def _loop(sock: socket.socket, worker: Worker, send: object) -> str:
         message = messages.decode_to_lease(receive_frame(sock))
         if isinstance(message, messages.End):
             return f"ended: {message.reason}"
+        voice.speaker.stage, voice.speaker.task = message.stage, message.task
         answer = worker.handle(message)
+        voice.pass_on()
         if answer is not None:
-            send(answer)  # type: ignore[operator]
+            send(answer)
         if isinstance(answer, messages.Failed):
             return f"failed: {answer.message}"
 
 
-def _beat(send: object, over: threading.Event, every_s: float) -> None:
+def _beat(send: Send, over: threading.Event, every_s: float) -> None:
     while not over.wait(every_s):
         try:
-            send(messages.Alive())  # type: ignore[operator]
+            send(messages.Alive())
         except OSError:
             return
+
+
+class Voice:
+    """Sends what user functions say: at once from a thread of its own, which starts with the first word, and the rest
+    before the answer that it belongs to."""
+
+    def __init__(self, send: Send, echo: bool) -> None:
+        self.speaker = Speaker(self._wake, echo=echo)
+        self._send = send
+        self._due = threading.Event()
+        self._sending = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._over = False
+
+    def pass_on(self) -> None:
+        """Send what was said so far, half lines too."""
+        self.speaker.end_lines()
+        self._send_all()
+
+    def close(self) -> None:
+        self._over = True
+        self._due.set()
+        self._send_all()
+
+    def _wake(self) -> None:
+        if self._thread is None and not self._over:
+            self._thread = threading.Thread(target=self._run, name="penstock-voice", daemon=True)
+            self._thread.start()
+        self._due.set()
+
+    def _run(self) -> None:
+        while not self._over:
+            self._due.wait(1.0 if self.speaker.owes else None)
+            self._due.clear()
+            self._send_all()
+
+    def _send_all(self) -> None:
+        with self._sending, contextlib.suppress(OSError):  # a driver that is gone is the main loop's news
+            for said in self.speaker.take():
+                self._send(said)
 
 
 def node_name() -> str:

@@ -11,17 +11,22 @@ import functools
 import re
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import Program
+from penstock.spark.hearing import level_wanted
 from penstock.spark.lease_task import HEARTBEAT_S, LeaseOffer, serve
-from penstock.spark.slots import nodes, slots
+from penstock.spark.slots import is_local, nodes, slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONNECT_TIMEOUT_S = 60.0
+NAMED_STAGES = 4
+"""Operators that a lease's name in the Spark UI lists."""
 LOST_GRACE_S = 1.5
 """Time that a lease which was given up has to end by itself before its job is cancelled."""
 
@@ -132,15 +137,20 @@ class LeaseOffice:
             self._checkpoint,
             self._program,
             self._beat_s,
+            level_wanted(),
+            echo=not is_local(self._spark),
         )
 
-    def submit(self, offer: LeaseOffer) -> None:
-        """Start the one-task job of an offer."""
+    def awaited(self) -> list[str]:
+        """Return leases that were asked for and are not up yet, oldest first."""
+        return [name for name, asked in list(self.asked.items()) if not asked.connected]
+
+    def submit(self, offer: LeaseOffer, serves: str = "") -> None:
+        """Start the one-task job of an offer, under the name of what it will serve."""
         context = self._spark.sparkContext
+        description = serves or f"{self._label}, lease {offer.lease}"
         context.setLocalProperty("spark.scheduler.pool", "penstock")
-        context.setJobGroup(
-            f"penstock-{offer.lease}", f"penstock {self._label}, lease {self._count}", interruptOnCancel=True
-        )
+        context.setJobGroup(f"penstock-{offer.lease}", f"penstock {description}", interruptOnCancel=True)
         try:
             node, rows = self._placed(context)
             job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
@@ -202,6 +212,20 @@ class LeaseOffice:
         if asked is not None and asked.future is not None:
             with contextlib.suppress(Exception):
                 asked.future.cancel(True)
+
+
+def describe_lease(serves: Sequence[TaskSlot], tasks_of: Mapping[str, int]) -> str:
+    """Name a lease by its tasks, as people count them: `match, task 3 of 4 + stats, tasks 1, 2 of 2`."""
+    by_stage: dict[str, list[int]] = {}
+    for slot in serves:
+        by_stage.setdefault(slot.stage, []).append(slot.index + 1)
+    parts = [
+        f"{stage}, task{'s' if len(tasks) > 1 else ''} {', '.join(map(str, sorted(tasks)))} "
+        f"of {tasks_of[stage]}"
+        for stage, tasks in by_stage.items()
+    ]
+    shown = " + ".join(parts[:NAMED_STAGES])
+    return shown if len(parts) <= NAMED_STAGES else f"{shown} + {len(parts) - NAMED_STAGES} more"
 
 
 def payload_class(jvm: Any) -> Any:

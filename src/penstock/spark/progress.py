@@ -7,14 +7,23 @@ Reads the engine on the hub's thread.
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.dataplane.compile import SINK
 from penstock.dataplane.engine import Engine
-from penstock.dataplane.metrics import INPUT, OPERATOR, OUTPUT, QUERY, STAGE, QueryLook, StageLook, read_all
+from penstock.dataplane.metrics import (
+    INPUT,
+    OPERATOR,
+    OUTPUT,
+    QUERY,
+    STAGE,
+    QueryLook,
+    StageLook,
+    iso_time,
+    read_all,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -69,7 +78,6 @@ def take_reading(engine: Engine, log: tuple[float, int] = (0.0, 0)) -> Reading:
         facts[parts[kind]][name] = read_all(STAGE, look) | read_all(tables[kind], look)
     sources = {name: look for name, look in looks.items() if look.run.spec.kind == "source"}
     due = {name: look.due_rows for name, look in sources.items()}
-    facts["watermark_us"] = _watermark(engine)
     return Reading(now, facts, due, {name: _offset(look) for name, look in sources.items()})
 
 
@@ -80,24 +88,12 @@ def _offset(look: StageLook) -> int:
     return chain.offset
 
 
-def _watermark(engine: Engine) -> int | None:
-    known = [
-        chain.watermark_us
-        for name, chain in engine.chains.by_name.items()
-        if name == SINK or engine.runs[name].spec.kind == "operator"
-    ]
-    found = [one for one in known if one is not None]
-    return min(found) if found else None
-
-
 def make_report(now: Reading, before: Reading | None, identity: Identity) -> StreamingQueryProgress:
     """Return what happened between two readings, in Spark's shape, and all of ours as of the later one."""
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-    ours = {name: value for name, value in now.facts.items() if name != "watermark_us"}
-    told = _spark_shaped(now, before, identity)
-    report = StreamingQueryProgress.fromJson({**told, **ours})
-    report.update(ours)
+    report = StreamingQueryProgress.fromJson({**_spark_shaped(now, before, identity), **now.facts})
+    report.update(now.facts)
     return report
 
 
@@ -109,7 +105,9 @@ def _spark_shaped(now: Reading, before: Reading | None, identity: Identity) -> d
     longest = round(max((facts["epochMs"] for facts in stages), default=0.0))
     appends = now.facts["logAppends"] - (before.facts["logAppends"] if before else 0)
     log_s = now.facts["logSeconds"] - (before.facts["logSeconds"] if before else 0.0)
-    watermark = now.facts["watermark_us"]
+    marks = [
+        facts["watermark"] for facts in now.facts["operators"].values() if facts["watermark"] is not None
+    ]
     return {
         "id": identity.id,
         "runId": identity.run_id,
@@ -125,7 +123,7 @@ def _spark_shaped(now: Reading, before: Reading | None, identity: Identity) -> d
             "addBatch": round(sink.get("epochMs", 0.0)),
             "walCommit": round(log_s * 1e3 / max(1, appends)),
         },
-        "eventTime": {} if watermark is None else {"watermark": iso_time(watermark / 1e6)},
+        "eventTime": {"watermark": min(marks)} if marks else {},
         "stateOperators": [_operator(name, now, before) for name in now.facts["operators"]],
         "sources": sources,
         "sink": {
@@ -181,10 +179,3 @@ def _operator(name: str, now: Reading, before: Reading | None) -> dict[str, Any]
 
 def _grown(stage: str, counter: str, now: Reading, before: Reading | None) -> float:
     return now.of(stage, counter) - (before.of(stage, counter) if before is not None else 0.0)
-
-
-def iso_time(seconds: float) -> str:
-    """Return a time stamp as Spark writes it, such as 2026-01-31T12:00:00.123Z."""
-    return (
-        dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )

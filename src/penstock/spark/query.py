@@ -7,29 +7,34 @@ questions about them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.dataplane.compile import compile_program
+from penstock.dataplane.compile import compile_program, stages_of
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
 from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
 from penstock.dataplane.latency import Latency
+from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.opening import Opened, open_checkpoint
 from penstock.dataplane.program import Program
+from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import PenstockError, QueryError, SessionError
 from penstock.spark import listening
 from penstock.spark.ingest import Ingest
+from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.listening import announcer
-from penstock.spark.progress import MIN_SPAN_S, Identity, Reading, iso_time, make_report, take_reading
+from penstock.spark.progress import MIN_SPAN_S, Identity, Reading, make_report, take_reading
 from penstock.spark.running import make_way, note_end, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+_log = logging.getLogger("penstock")
 RESERVE = 1
 REPORT_INTERVAL_S = 1.0
 """Time between two reports of a query."""
@@ -254,6 +260,13 @@ class Query:
         announcer.announce_and_wait("onQueryStarted", started)
         threading.Thread(target=self._watch, name="penstock-watch", daemon=True).start()
 
+    def _report_or_log(self) -> None:
+        """Report; whoever only watches must not end with what goes wrong in that."""
+        try:
+            self._report()
+        except Exception:
+            _log.exception("a report of query %s failed; the query goes on.", self.name or self.id)
+
     def _report(self) -> None:
         now = self._read()
         if now is None:
@@ -303,9 +316,9 @@ class Query:
                 if error is not None and self._shell is not None:
                     self._shell.end_with(error)
             if time.monotonic() >= due:
-                self._report()
+                self._report_or_log()
                 due = max(due + REPORT_INTERVAL_S, time.monotonic())
-        self._report()
+        self._report_or_log()
         self._reported_end = bool(self._reports)
         ended = listening.terminated_event(self.id, self.runId, self._error)
         announcer.announce("onQueryTerminated", ended)
@@ -323,6 +336,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     check_session(spark)
     await_slots(spark)
     options = merge_settings(declared.options, spark.conf.getAll, declared.name)
+    declared = replace(declared, options=options)
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
     settings = Settings(**derive_settings(options))
     program = compile_program(
@@ -332,9 +346,27 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     )
     program = add_exports(program, EXPORT.of(options))
     disk = PosixDisk()
-    takeover = TAKEOVER.of(options)
+    takeover = TAKEOVER.of(declared.options)
     make_way(declared.name, checkpoint, takeover)
-    opened = open_checkpoint(disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s)
+    opened = whole_or_undone(
+        lambda: open_checkpoint(
+            disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s
+        ),
+        lambda opened: give_back(disk, checkpoint, opened.claim, time.time(), None),
+    )
+    try:
+        return _start_on(opened, declared, spark, program, settings)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            give_back(disk, checkpoint, opened.claim, time.time(), None)
+        raise
+
+
+def _start_on(
+    opened: Opened, declared: Declared, spark: SparkSession, program: Program, settings: Settings
+) -> Query:
+    """Start a query on a checkpoint that is claimed."""
+    disk, checkpoint = PosixDisk(), opened.checkpoint
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
     kinds = {node.name: node.kind for node in _sources(declared.node)}
@@ -353,7 +385,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
         consume=consume,
-        exports=_open_exports(program, disk, opened, EXPORT_BYTES.of(options)),
+        exports=_open_exports(program, disk, opened, EXPORT_BYTES.of(declared.options)),
         on_end=query._ended,
     )
     query._shell = shell
@@ -396,12 +428,7 @@ def _active_session() -> SparkSession:
 
 
 def _sources(node: Node) -> list[Node]:
-    if not node.inputs:
-        return [node]
-    found: dict[str, Node] = {}
-    for given in node.inputs:
-        found.update({one.name: one for one in _sources(given)})
-    return list(found.values())
+    return [one for one in stages_of(node) if not one.inputs]
 
 
 def _hosts(spark: SparkSession) -> tuple[str, str]:

@@ -1,11 +1,13 @@
 """The queries of this process: which run, which have ended, and whether another one may start beside them.
 
-What `penstock.streams` and `penstock run` look at. Knows queries by name, id and checkpoint; starts and ends none but
-the one that a takeover replaces.
+What `penstock.streams` and `penstock run` look at, and what is stopped in order when the process ends. Knows queries by
+name, id and checkpoint; otherwise ends none but the one that a takeover replaces.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ _changed = threading.Condition()
 def remember(query: Query) -> None:
     """Note a query that was started."""
     with _changed:
+        if not _started:
+            atexit.register(stop_all)
         _started[:] = [one for one in _started if one.isActive or one.exception() is not None] + [query]
 
 
@@ -110,3 +114,11 @@ def await_all() -> None:
             query.awaitTermination(0.1 if query.isActive else 0.0)
     for query in list(_started):
         query.awaitTermination(0.0)
+
+
+def stop_all() -> None:
+    """Stop every query that runs: registered for the end of the process, so that a program that ends, or is ended by
+    Ctrl-C, leaves a checkpoint that is given back and no lease."""
+    for query in active():
+        with contextlib.suppress(Exception):  # the next one is to be stopped too
+            query.stop()

@@ -28,9 +28,10 @@ from penstock.dataplane.recordlog import Heartbeat, LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.errors import FencedError, OperatorError, PenstockError, SessionError, StorageError
+from penstock.spark.hearing import Hearing
 from penstock.spark.hub import Hub, HubOver, Listener
 from penstock.spark.lease_task import HEARTBEAT_S
-from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice
+from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, describe_lease
 from penstock.spark.session import is_alive
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class SparkShell(Listener):
         on_end: Callable[[PenstockError | None], None],
     ) -> None:
         self.opened = opened
+        self.label = label
+        """What jobs other than leases are named after."""
         self.hub = Hub(hosts[0], self, hosts[1])
         self.engine = Engine(
             program,
@@ -103,6 +106,7 @@ class SparkShell(Listener):
             self._part_started,
             self._crashed,
         )
+        self.hearing = Hearing()
         self._sink_queue: queue.SimpleQueue[SinkWork | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._finishing = threading.Lock()
@@ -185,7 +189,10 @@ class SparkShell(Listener):
                 self.hub.ask(end_leases, timeout=5.0)
         self.log.end()
         self._sink_queue.put(None)
-        threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
+        try:
+            threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
+        except RuntimeError:  # the interpreter is on its way out and starts no more threads
+            self._wind_up(error)
 
     def _wind_up(self, error: PenstockError | None) -> None:
         deadline = time.monotonic() + 3.0
@@ -201,6 +208,7 @@ class SparkShell(Listener):
             if thread is not threading.current_thread():
                 thread.join(5.0)
         self.log.close(5.0)
+        self.hearing.close()
         with contextlib.suppress(Exception):
             error = recordlog.give_back(
                 self._disk, self.opened.checkpoint, self.opened.claim, time.time(), error
@@ -238,6 +246,8 @@ class SparkShell(Listener):
         self.engine.on_lease_down(lease, reason)
 
     def message(self, lease: str, message: messages.FromLease) -> None:
+        if isinstance(message, messages.Said):
+            self.hearing.hear(message)
         self.engine.on_message(lease, message)
 
     def step(self) -> float:
@@ -397,10 +407,15 @@ class SparkShell(Listener):
             return
         self._check_capacity()
         missing = self.hub.ask(self.engine.wanted_leases) - len(self._office.asked)
-        for _ in range(min(missing, self._office.room(self._reserve))):
-            offer = self._office.prepare()
+        offers = [self._office.prepare() for _ in range(min(missing, self._office.room(self._reserve)))]
+        if not offers:
+            return
+        awaited, asked = self._office.awaited(), [offer.lease for offer in offers]
+        serves = self.hub.ask(lambda: self.engine.foresee_leases(awaited, asked))
+        tasks_of = {name: len(run.slots) for name, run in self.engine.runs.items()}
+        for offer in offers:
             self.hub.expect(offer.lease, offer.token)
-            self._office.submit(offer)
+            self._office.submit(offer, describe_lease(serves[offer.lease], tasks_of))
 
     def _check_capacity(self) -> None:
         slots, held = self._office.slots(), len(self._office.asked)

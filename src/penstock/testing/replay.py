@@ -15,15 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane import records
-from penstock.dataplane.channel import deal_rows, read_entries, read_segment
+from penstock.dataplane.channel import Deal, deal_rows, read_entries, read_segment
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.logic.protocol import EpochInput, Logic, ShardedRows
+from penstock.dataplane.logic.protocol import MAIN, EpochInput, Logic, ShardClock, ShardedRows
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Record, TaskPart, unpack_u16
 from penstock.dataplane.state.protocol import Delta
 from penstock.errors import PenstockError
 from penstock.testing.line import CheckFailure, Line, read_line
+from penstock.testing.times import Times
 
 Batches = Mapping[str, Callable[[records.Batch], pa.Table]]
 """For ingested sources: the rows of a batch, in order; without it their segments are taken as given."""
@@ -53,14 +54,15 @@ def replay(
 
 def replay_line(line: Line, program: Program, batches: Batches | None = None) -> Replayed:
     """Replay a line that was read already."""
-    faults: list[str] = []
+    times = Times(line, program)
+    faults: list[str] = list(times.faults)
     done = []
     for name, spec in program.stages.items():
         if spec.kind == "source":
             done.append(_replay_source(line, spec, faults, (batches or {}).get(name)))
         elif spec.kind == "operator":
             with tempfile.TemporaryDirectory(prefix="penstock-replay-") as folder:
-                done.append(_Operator(line, program, spec, folder, faults).run())
+                done.append(_Operator(line, program, spec, folder, faults, times).run())
     if faults:
         raise CheckFailure(faults)
     return Replayed(sum(d.epochs for d in done), sum(d.rows for d in done), sum(d.digests for d in done))
@@ -82,7 +84,8 @@ def _replay_source(
         table = table.select(spec.schema.names).cast(spec.schema)
         first = 0
         for part in record.parts:
-            faults.extend(_output_faults(line, spec, record, part, table.slice(first, part.rows_out)))
+            mine = {MAIN: table.slice(first, part.rows_out)}
+            faults.extend(_output_faults(line, spec, record, part, mine))
             first += part.rows_out
         if first != table.num_rows:
             faults.append(
@@ -92,24 +95,41 @@ def _replay_source(
     return Replayed(epochs, total, 0)
 
 
-def _output_faults(line: Line, spec: StageSpec, record: Record, part: TaskPart, rows: pa.Table) -> list[str]:
+def _output_faults(
+    line: Line, spec: StageSpec, record: Record, part: TaskPart, outputs: Mapping[str, pa.Table]
+) -> list[str]:
     """Compare the rows that a task must have put out with the segments it committed, shard by shard."""
     faults = []
     for edge in spec.edges:
         where = f"'{spec.name}' epoch {record.epoch} task {part.task} edge {edge.edge}"
+        rows = outputs.get(edge.output)
+        if rows is None:
+            if any(segment.edge == edge.edge for segment in part.segments):
+                faults.append(f"{where}: rows were committed, the replay gives none")
+            continue
         found = [
-            read_segment(line.disk, line.checkpoint, segment.extent, edge.schema_of(spec.schema))
+            read_segment(line.disk, line.checkpoint, segment.extent, edge.schema_of(rows.schema))
             for segment in part.segments
             if segment.edge == edge.edge
         ]
-        shaped = edge.shape(rows) if rows.num_rows else edge.schema_of(spec.schema).empty_table()
+        shaped, event_us = (
+            edge.observe(rows) if rows.num_rows else (edge.schema_of(rows.schema).empty_table(), None)
+        )
+        if spec.kind == "operator" and dict(part.event_us).get(edge.edge) != event_us:
+            faults.append(f"{where}: the latest event time is not that which the replay gives")
         named = [records.unpack_u32(s.shard_rows) for s in part.segments if s.edge == edge.edge]
         if any(not np.array_equal(a, b.counts) for a, b in zip(named, found, strict=True)):
             faults.append(f"{where}: a segment has other rows per shard than its record says")
         first = 0
         for segment in found:
-            counts, batch = deal_rows(edge, shaped.slice(first, segment.batch.num_rows), spec.name)
-            if not np.array_equal(counts, segment.counts) or not _equal(batch, segment.batch):
+            mine = shaped.slice(first, segment.batch.num_rows)
+            if edge.deal in (Deal.TURN, Deal.LOCAL):
+                # Whose turn it was is no part of what must be the same; which rows there are is.
+                same = sorted(map(repr, mine.to_pylist())) == sorted(map(repr, segment.batch.to_pylist()))
+            else:
+                counts, batch = deal_rows(edge, mine, spec.name)
+                same = np.array_equal(counts, segment.counts) and _equal(batch, segment.batch)
+            if not same:
                 faults.append(f"{where}: the committed rows are not those that the replay gives")
             first += segment.batch.num_rows
         if first != shaped.num_rows:
@@ -127,8 +147,18 @@ def _equal(left: pa.RecordBatch, right: pa.RecordBatch) -> bool:
 class _Operator:
     """One operator's replay."""
 
-    def __init__(self, line: Line, program: Program, spec: StageSpec, folder: str, faults: list[str]) -> None:
+    def __init__(
+        self,
+        line: Line,
+        program: Program,
+        spec: StageSpec,
+        folder: str,
+        faults: list[str],
+        times: Times,
+    ) -> None:
         assert spec.logic is not None
+        self._times = times
+        self._watermarks: dict[int, int | None] = {}
         self._line = line
         self._spec = spec
         self._faults = faults
@@ -136,12 +166,11 @@ class _Operator:
             (given.edge, given.producer): _segments_by_epoch(line, given.edge, given.producer)
             for given in spec.inputs
         }
-        self._logic: Logic = spec.logic.build(
-            spec.name, spec.keys, spec.inputs[0].schema, spec.shards, program.memory_bytes
-        )
-        assert self._logic.state is not None
+        schema = next(given.schema for given in spec.inputs if given.slot == 0)
+        self._logic: Logic = spec.logic.build(spec.name, spec.keys, schema, spec.shards, program.memory_bytes)
         self._state = self._logic.state
-        for shard in range(spec.shards):
+        for shard in range(spec.shards if self._state is not None else 0):
+            assert self._state is not None
             self._state.open(shard, f"{folder}/{shard}", None)
             self._state.seal(shard, 0, bytes(16))
 
@@ -155,10 +184,11 @@ class _Operator:
                     self._fault(record, f"cannot be replayed: {error}")
                     break
                 epochs, rows, digests = epochs + 1, rows + took, digests + compared
-                if epochs % FLUSH_EVERY == 0:
+                if epochs % FLUSH_EVERY == 0 and self._state is not None:
                     self._state.flush(0.5)
         finally:
-            self._state.close()
+            if self._state is not None:
+                self._state.close()
         return Replayed(epochs, rows, digests)
 
     def _fault(self, record: Record, what: str) -> None:
@@ -173,36 +203,64 @@ class _Operator:
             rows = sum(given.rows.num_rows for given in inputs)
             if rows != part.rows_in:
                 self._fault(record, f"task {part.task} worked on {part.rows_in} rows, its ranges hold {rows}")
-            out = self._spec.schema.empty_table()
-            if rows:
-                out = self._logic.run(EpochInput(record.epoch, record.time_us, inputs))
+            out: Mapping[str, pa.Table] = {MAIN: self._spec.schema.empty_table()}
+            if rows or self._spec.clocked:
+                given = EpochInput(record.epoch, record.time_us, inputs, self._clocks(record, part))
+                made = self._logic.run(given)
+                out = {**self._logic.sides, MAIN: made}
+                if self._logic.late_rows != part.late_rows:
+                    self._fault(
+                        record, f"left out {part.late_rows} late rows, the replay {self._logic.late_rows}"
+                    )
             self._faults.extend(_output_faults(self._line, self._spec, record, part, out))
-            delta = self._state.stage(record.epoch)
-            self._compare_changes(record, part, delta)
-            self._state.commit()
-            took, compared = took + rows, compared + len(delta.shards)
+            if self._state is not None:
+                delta = self._state.stage(record.epoch)
+                self._compare_changes(record, part, delta)
+                self._state.commit()
+                compared += len(delta.shards)
+            took += rows
+        for group in record.groups:
+            self._watermarks.update(dict.fromkeys(unpack_u16(group.shards).tolist(), group.watermark_us))
         return took, compared
+
+    def _clocks(self, record: Record, part: TaskPart) -> list[ShardClock]:
+        """The shards of a task, group by group, in the order in which the record has them."""
+        mine = set(unpack_u16(part.shards).tolist())
+        groups = [
+            (np.array([s for s in unpack_u16(group.shards).tolist() if s in mine], np.uint16), group)
+            for group in record.groups
+        ]
+        return [ShardClock(shards, group.watermark_us) for shards, group in groups if len(shards)]
 
     def _input(self, record: Record, part: TaskPart, slot: int) -> ShardedRows:
         """The rows of one task's shards on one input of its logic, shard by shard, in the order the channels fix."""
         mine = set(unpack_u16(part.shards).tolist())
-        pieces: dict[int, list[pa.RecordBatch]] = {}
+        pieces: dict[int, list[tuple[pa.RecordBatch, int | None]]] = {}
         for given in (one for one in self._spec.inputs if one.slot == slot):
             for group in record.groups:
                 shards = [shard for shard in unpack_u16(group.shards).tolist() if shard in mine]
                 for taken in group.ranges:
-                    if taken.edge == given.edge:
-                        for shard, batch in self._rows_of(taken, shards, given.schema):
-                            pieces.setdefault(shard, []).append(batch)
+                    if taken.edge == given.edge and shards:
+                        prior = self._watermarks.get(shards[0])
+                        for shard, epoch, batch in self._rows_of(taken, shards, given.schema):
+                            late_us = self._times.late_us(self._spec, taken, epoch, group.ranges, prior)
+                            pieces.setdefault(shard, []).append((batch, late_us))
         shards = sorted(pieces)
-        counts = [sum(batch.num_rows for batch in pieces[shard]) for shard in shards]
-        table = pa.Table.from_batches([batch for shard in shards for batch in pieces[shard]], given.schema)
+        counts = [sum(batch.num_rows for batch, _ in pieces[shard]) for shard in shards]
+        batches = [batch for shard in shards for batch, _ in pieces[shard]]
+        table = pa.Table.from_batches(batches, given.schema).combine_chunks()
         offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-        return ShardedRows(np.array(shards, np.uint16), offsets, table.combine_chunks())
+        bounds = [late_us for shard in shards for _, late_us in pieces[shard]]
+        late = None
+        if self._spec.clocked and any(bound is not None for bound in bounds):
+            lowest = np.iinfo(np.int64).min
+            each = np.array([lowest if bound is None else bound for bound in bounds], np.int64)
+            late = np.repeat(each, [batch.num_rows for batch in batches])
+        return ShardedRows(np.array(shards, np.uint16), offsets, table, late)
 
     def _rows_of(
         self, taken: records.Range, shards: Sequence[int], schema: pa.Schema
-    ) -> list[tuple[int, pa.RecordBatch]]:
+    ) -> list[tuple[int, int, pa.RecordBatch]]:
         found = []
         for epoch, extents in self._outputs[(taken.edge, taken.chain)].items():
             if not taken.start.epoch <= epoch <= taken.end.epoch:
@@ -219,8 +277,9 @@ class _Operator:
                     begin = max(low - passed, 0)
                     end = count if high is None else min(count, high - passed)
                     if end > begin:
-                        first = int(segment.counts[:shard].sum())
-                        found.append((shard, segment.batch.slice(first + begin, end - begin)))
+                        shared = int(segment.counts.sum()) != segment.batch.num_rows  # a broadcast
+                        first = 0 if shared else int(segment.counts[:shard].sum())
+                        found.append((shard, epoch, segment.batch.slice(first + begin, end - begin)))
                     passed += count
         return found
 
@@ -241,6 +300,7 @@ class _Operator:
 
     def _compare_snapshots(self, record: Record, part: TaskPart) -> None:
         for snapshot in part.snapshots:
+            assert self._state is not None
             mine = _entries(self._state.snapshot(snapshot.shard))
             theirs = {}
             if snapshot.extent is not None:

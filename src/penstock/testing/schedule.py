@@ -13,7 +13,9 @@ import numpy as np
 
 from penstock.dataplane import records
 from penstock.dataplane.chains import Chains
+from penstock.dataplane.channel import Deal, EdgeSpec
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.logic.protocol import MAIN
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Base, Position, Record, Segment, TaskPart, unpack_u16, unpack_u32
 from penstock.dataplane.state.protocol import I64
@@ -155,7 +157,7 @@ class _Schedule:
             ):
                 self._fault(record, f"holds batch {record.batch.number} after batch {known.number}")
             self.batches[record.chain] = record.batch
-        else:
+        elif record.parts or not (record.idle or record.watermark_us == records.END_US):
             self._fault(record, "names neither offsets nor a batch")
         for part in record.parts:
             if part.rows_out != part.rows_in:
@@ -214,7 +216,7 @@ class _Schedule:
             self._fault(record, f"task {part.task} lists changed shards and digests that do not fit")
             return
         for number, shard in enumerate(changed):
-            if not rows.get(shard, 0):
+            if shard not in rows or not (rows[shard] or consumer.spec.clocked):
                 self._fault(record, f"changes shard {shard}, which had no rows")
             if consumer.versions[shard] >= record.epoch:
                 self._fault(record, f"changes shard {shard} twice")
@@ -276,10 +278,11 @@ class _Schedule:
             found = [
                 segment for part in record.parts for segment in part.segments if segment.edge == edge.edge
             ]
-            self._check_segments(record, edge.edge, found)
+            self._check_segments(record, edge, found)
             for part in record.parts:
                 held = sum(segment.rows for segment in part.segments if segment.edge == edge.edge)
-                if held != part.rows_out and not edge.steps:  # steps may drop rows and make others
+                # Steps may drop rows and make others, and side outputs have rows of their own.
+                if held != part.rows_out and not edge.steps and edge.output == MAIN:
                     self._fault(
                         record,
                         f"task {part.task} put out {part.rows_out} rows, {held} of them on edge {edge.edge}",
@@ -291,16 +294,14 @@ class _Schedule:
             if counts:
                 self.published[(edge.edge, spec.name)][record.epoch] = np.sum(counts, axis=0)
 
-    def _check_segments(self, record: Record, edge: int, segments: Sequence[Segment]) -> None:
+    def _check_segments(self, record: Record, edge: EdgeSpec, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            shards = self.consumer_of[edge].shards
-            if (
-                len(segment.shard_rows) != 4 * shards
-                or int(unpack_u32(segment.shard_rows).sum()) != segment.rows
-            ):
+            shards = self.consumer_of[edge.edge].shards
+            expected = segment.rows * (shards if edge.deal is Deal.BROADCAST else 1)
+            if len(segment.shard_rows) != 4 * shards or int(unpack_u32(segment.shard_rows).sum()) != expected:
                 self._fault(
                     record,
-                    f"has a segment on edge {edge} whose rows per shard do not add up to {segment.rows}",
+                    f"has a segment on edge {edge.edge} whose rows per shard do not add up to {segment.rows}",
                 )
 
     def check_base(self, base: Base) -> None:

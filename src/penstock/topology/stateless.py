@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError, OperatorError
 from penstock.topology.batches import rows_to_batch
@@ -116,6 +117,27 @@ class MapArrow:
             return made.select(self.schema.names).cast(self.schema)
         except (pa.ArrowException, KeyError, ValueError) as error:
             raise OperatorError(f"{self.where} returned rows that do not fit its schema: {error}") from error
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """Say which column holds the event time, and how long rows may be late; the rows stay as they are."""
+
+    where: str
+    column: str
+    delay_us: int
+    schema: pa.Schema
+    idle_s: float | None = None
+    """Seconds without rows after which the source counts as idle."""
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        return table
+
+    def latest_us(self, table: pa.Table) -> int | None:
+        """Return the latest event time of some rows, None where there is none."""
+        column = table.column(self.column)
+        latest = pc.max(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())).as_py()
+        return None if latest is None else int(latest)
 
 
 def select_step(where: str, columns: Sequence[object], schema: pa.Schema) -> Select:

@@ -14,6 +14,8 @@ from penstock.topology.types import ddl_of
 
 MAX_STATES: Final = 200
 RESERVED: Final = frozenset({"cached", "key"})
+TIMER_NAMES: Final = frozenset({"delete_timer", "now", "set_timer", "timers", "watermark"})
+"""What the state of a key has besides where the function has timers."""
 
 _MAP_KEYS: Final = "a boolean, number, date, timestamp, string, binary or decimal"
 
@@ -97,6 +99,23 @@ def check_states(states: Mapping[str, Any], operator: str) -> dict[str, StateSpe
                 f"operator {operator!r}: state {name!r} is {spec!r}; declare a ValueState, ListState or MapState"
             )
     return dict(states)
+
+
+def check_timer_function(function: object, states: Mapping[str, Any], operator: str) -> None:
+    """Check what is given as on_timer.
+
+    Raises:
+        DeclarationError: it is no function, or a state has the name of something that timers need.
+    """
+    if not callable(function):
+        raise DeclarationError(
+            f"operator {operator!r}: on_timer takes a function (key, time, state), not {function!r}"
+        )
+    taken = sorted(TIMER_NAMES & set(states))
+    if taken:
+        raise DeclarationError(
+            f"operator {operator!r}: with on_timer a state cannot be named {taken[0]!r}; choose another name"
+        )
 
 
 def _parsed(type_: str | pa.DataType, what: str) -> pa.DataType:

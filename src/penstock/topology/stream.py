@@ -9,25 +9,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError, OperatorError
 from penstock.topology.aggregates import Aggregate, count, output_schema
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.durations import parse_duration
 from penstock.topology.expressions import as_expression
 from penstock.topology.expressions import col as column
 from penstock.topology.keytypes import check_key_columns
 from penstock.topology.schema import parse_schema
-from penstock.topology.stateless import FusedStep, MapArrow, MapRows, filter_step, retype_step, select_step
-from penstock.topology.states import StateSpec, check_states
+from penstock.topology.stateless import (
+    FusedStep,
+    MapArrow,
+    MapRows,
+    Watermark,
+    filter_step,
+    retype_step,
+    select_step,
+)
+from penstock.topology.states import StateSpec, check_states, check_timer_function
+from penstock.topology.windows import Window, split_grouping
 
 if TYPE_CHECKING:
+    from penstock.topology.windowed import WindowedStream
     from penstock.topology.writer import StreamWriter
 
 DEFAULT_SHARDS = 256
+DEFAULT_STATION_SHARDS = 64
 MAX_SHARDS = 4096
 _AT_ONCE_PER_S = 1e12
 """Rate at which the rows of a bounded source arrive: all are there."""
@@ -42,7 +54,8 @@ class Node:
 
     name: str
     kind: str
-    """generate | dataframe | rows | arrow | aggregate | cogrouped | stateless | union"""
+    """generate | dataframe | rows | arrow | aggregate | windowed | cogrouped | broadcast | station | stateless |
+    union | loop | side"""
     schema: pa.Schema
     inputs: tuple[Node, ...] = ()
     keys: tuple[str, ...] = ()
@@ -57,18 +70,71 @@ class Node:
     stamp: str | None = None
     bounded: bool = False
     """Of a source: it ends, and a query whose sources all do ends by itself after them."""
+    faults: bool = False
+    """Of a scripted source: something dies in it, which only `penstock.testing.run` can carry out."""
     right_keys: tuple[str, ...] = ()
     """Of a cogrouped operator: the key columns of its second input."""
+    window: Window | None = None
+    """Of a windowed operator: what it groups by beside its keys."""
+    window_at: int = 0
+    """Place of the window among the grouping columns."""
+    output_mode: str | None = None
+    """Of a windowed operator: append or update; append where it is not settled."""
     step: FusedStep | None = None
     """Of a stateless node: what it does to the rows of its one input, inside the stage that makes them."""
+    steps: tuple[FusedStep, ...] = ()
+    """Of a station: what it does to its rows."""
+    keep_local: bool = False
+    """Of a station: its rows stay on the node that makes them, where it has a task there."""
+    on_broadcast: Callable[..., Any] | None = None
+    shared: Mapping[str, StateSpec] | None = None
+    """Of an operator with a broadcast input: what it does with those rows, and the states of a shard it keeps them in."""
+    on_timer: Callable[..., Any] | None = None
+    """Of a row function: what is called when a timer of a key is due."""
+    dead_letters: bool = False
+    """Of an operator: a function that raises ends its key's call as a dead letter, not the query."""
+    output: str = "main"
+    """Of a side: which output of the operator it is."""
+    ring: Ring | None = None
+    """Of a loop: where its rows come from."""
 
     def feeds(self) -> tuple[Feed, ...]:
         """Where the rows come from, in declared order: stages, and what happens to their rows on the way here."""
         if self.kind == "union":
             return tuple(feed for given in self.inputs for feed in given.feeds())
         if self.kind == "stateless" and self.step is not None:
-            return tuple(Feed(feed.stage, (*feed.steps, self.step)) for feed in self.inputs[0].feeds())
+            step = self.step
+            return tuple(replace(feed, steps=(*feed.steps, step)) for feed in self.inputs[0].feeds())
+        if self.kind == "side":
+            return (Feed(self.inputs[0], (), self.output),)
+        if self.kind == "loop" and self.ring is not None:
+            return self.ring.feeds(self.name)
         return (Feed(self, ()),)
+
+    @property
+    def event_time(self) -> str | None:
+        """The column with the event time of the rows, where a watermark is declared and the column is still there."""
+        if self.kind == "loop":
+            return None
+        if self.kind == "stateless" and isinstance(self.step, Watermark):
+            return self.step.column
+        found = [given.event_time for given in self.inputs]
+        name = next((one for one in found if one is not None and one in self.schema.names), None)
+        return name if name is not None and pa.types.is_timestamp(self.schema.field(name).type) else None
+
+
+class Ring:
+    """The closing of a loop: declared first, known later."""
+
+    def __init__(self) -> None:
+        self.fed: Node | None = None
+
+    def feeds(self, name: str) -> tuple[Feed, ...]:
+        if self.fed is None:
+            raise DeclarationError(
+                f"loop '{name}' is never closed; call feed(stream) with what goes back into it."
+            )
+        return tuple(replace(feed, feedback=True) for feed in self.fed.feeds())
 
 
 @dataclass(frozen=True)
@@ -77,6 +143,15 @@ class Feed:
 
     stage: Node
     steps: tuple[FusedStep, ...]
+    output: str = "main"
+    feedback: bool = False
+
+
+DEAD_LETTERS = parse_schema(
+    "operator string, key string, time timestamp, error string, traceback string, rows array<string>",
+    "dead letters",
+)
+"""What a dead letter says: whose call it was, when, what was raised, and the rows it was called with, as JSON."""
 
 
 class Stream:
@@ -99,8 +174,14 @@ class Stream:
     def columns(self) -> list[str]:
         return list(self._node.schema.names)
 
-    def groupBy(self, *columns: str) -> GroupedStream:
-        """Key the rows by one or several columns.
+    @overload
+    def groupBy(self, *columns: str) -> GroupedStream: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def groupBy(self, *columns: str | Window) -> WindowedStream: ...
+
+    def groupBy(self, *columns: str | Window) -> GroupedStream | WindowedStream:
+        """Key the rows by one or several columns; one of them may be a window, `penstock.window("ts", "5 minutes")`.
 
         Keys compare as Spark's do: NaN equals NaN, -0.0 equals 0.0, time stamps in UTC. A null in a key
         column ends the query with an error.
@@ -108,8 +189,18 @@ class Stream:
         Raises:
             DeclarationError: a column is unknown, or of a type that cannot be a key.
         """
+        if any(isinstance(column, Window) for column in columns):
+            return self._windowed(columns)
         names = check_key_columns(self._node.schema, columns, self._node.name)
         return GroupedStream(self._node, names)
+
+    def _windowed(self, columns: Sequence[str | Window]) -> WindowedStream:
+        from penstock.topology.windowed import WindowedStream
+
+        window, place = split_grouping(columns, self._node.schema, self._node.name)
+        plain = [column for column in columns if not isinstance(column, Window)]
+        names = check_key_columns(self._node.schema, plain, self._node.name) if plain else ()
+        return WindowedStream(self._node, names, window, place)
 
     def select(self, *columns: object) -> Stream:
         """Compute columns: names, or expressions of `penstock.col`; "*" stands for all there are.
@@ -201,6 +292,112 @@ class Stream:
             Node(f"{self._node.name}_union_{other.node.name}", "union", schema, (mine.node, theirs.node))
         )
 
+    def withWatermark(self, eventTime: str, delayThreshold: object, *, idle_after: object = None) -> Stream:
+        """Say which column holds the event time, and how long rows may be late.
+
+        The watermark is the latest event time that was put out so far less the delay; over several inputs the least
+        one counts. Rows that windows and event-time processors find behind it are late.
+
+        Args:
+            eventTime: a column of type timestamp.
+            delayThreshold: such as "10 minutes".
+            idle_after: after this long without rows the source holds the watermark of others up no more.
+
+        Raises:
+            DeclarationError: no such column, or none of type timestamp; no duration, or a negative one.
+        """
+        where = self._where("withWatermark")
+        if eventTime not in self.columns:
+            raise DeclarationError(
+                f"{where}: there is no column {eventTime!r}; there are {', '.join(self.columns)}."
+            )
+        found = self.schema.field(eventTime).type
+        if not pa.types.is_timestamp(found):
+            raise DeclarationError(
+                f"{where}: column '{eventTime}' is of type {found}, and event time is a timestamp; cast it with "
+                f"withColumn('{eventTime}', col('{eventTime}').cast('timestamp'))."
+            )
+        delay_us = parse_duration(delayThreshold, where)
+        idle_us = None if idle_after is None else parse_duration(idle_after, where)
+        if delay_us < 0 or (idle_us is not None and idle_us <= 0):
+            raise DeclarationError(f"{where}: a delay is not negative, and a time until idle is positive.")
+        idle_s = None if idle_us is None else idle_us / 1e6
+        return self._step(Watermark(where, eventTime, delay_us, self.schema, idle_s))
+
+    def station(
+        self,
+        name: str,
+        *,
+        cores: int | None = None,
+        shards: int = DEFAULT_STATION_SHARDS,
+        keep_local: bool = False,
+    ) -> Stream:
+        """Run the stateless steps just before this as a station: an operator without keys or state, with a queue,
+        cores and rates of its own. Without it they run inside the task that makes the rows.
+
+        Rows are dealt to its tasks in turn, so rows of a key may overtake each other in it.
+
+        Args:
+            name: of the station, as of an operator.
+            cores: tasks it starts with.
+            shards: lanes that rows are dealt to; at least as many as it may ever have tasks.
+            keep_local: let rows stay on the node that makes them where the station has a task there.
+
+        Raises:
+            DeclarationError: a watermark is declared among the steps; declare it after the station.
+        """
+        check_name(name, "station")
+        steps: list[FusedStep] = []
+        node = self._node
+        while node.kind == "stateless" and node.step is not None:
+            if isinstance(node.step, Watermark):
+                raise DeclarationError(
+                    f"station '{name}': call withWatermark(...) after station(...), where its rows are put out."
+                )
+            steps.insert(0, node.step)
+            node = node.inputs[0]
+        check_size(name, shards, cores)
+        made = Node(
+            name,
+            "station",
+            self.schema,
+            (node,),
+            (),
+            shards,
+            cores,
+            steps=tuple(steps),
+            keep_local=keep_local,
+        )
+        return Stream(made)
+
+    @property
+    def dead_letters(self) -> Stream:
+        """The dead letters of this operator: calls that raised, with key, traceback and rows.
+
+        Raises:
+            DeclarationError: the operator was not declared with on_error="dead_letter".
+        """
+        if not self._node.dead_letters:
+            raise DeclarationError(
+                f"'{self._node.name}' has no dead letters; declare the operator with on_error='dead_letter'."
+            )
+        made = Node(f"{self._node.name}_dead_letters", "side", DEAD_LETTERS, (self._node,), output="dead")
+        return Stream(made)
+
+    @property
+    def late_rows(self) -> Stream:
+        """The rows that came too late for one of their windows, as they came to this windowed operator.
+
+        Raises:
+            DeclarationError: this is no windowed operator.
+        """
+        if self._node.kind != "windowed":
+            raise DeclarationError(
+                f"'{self._node.name}' has no late rows; they are what a groupBy(penstock.window(...), ...) leaves out."
+            )
+        name, schema = f"{self._node.name}_late_rows", self._node.inputs[0].schema
+        return Stream(Node(name, "side", schema, (self._node,), output="late"))
+
     def map(self, function: Callable[[Any], Any], *, schema: object) -> Stream:
         """Call `function(row)` for every row; it returns one row (a tuple, dict or named tuple) of `schema`."""
         return self._map_rows("map", function, schema, False)
@@ -264,7 +461,7 @@ class GroupedStream:
             shards: hash buckets of its keys; fixed for the life of the checkpoint.
             cores: tasks it starts with; all cores of the machine when not given.
         """
-        operator = _operator_name(name, "agg", self._keys)
+        operator = operator_name(name, "agg", self._keys)
         schema = output_schema(aggregates, self._keys, self._node.schema, operator)
         return self._operator(operator, "aggregate", schema, shards, cores, aggregates=tuple(aggregates))
 
@@ -281,6 +478,8 @@ class GroupedStream:
         name: str | None = None,
         shards: int = DEFAULT_SHARDS,
         cores: int | None = None,
+        on_timer: Callable[..., Any] | None = None,
+        on_error: str = "fail",
     ) -> Stream:
         """Call `function(key, rows, state)` once per key and epoch, for keys that have rows; it returns
         output rows or None.
@@ -291,8 +490,27 @@ class GroupedStream:
             schema: of the output rows, as DDL string, StructType or Arrow schema.
             state: for example `{"seen": penstock.ValueState("long")}`.
             name: of the operator; it is the identity of its state across restarts.
+            on_timer: `on_timer(key, time, state)` is called for each timer of a key that is due, after the rows of the
+                epoch; it returns output rows or None. With it `state` has `set_timer(when)`, `delete_timer(when)`
+                and `timers()`, for event time or with `processing=True` for the epoch time, and the clocks
+                `watermark` and `now`. An `on_timer` that raises ends the query, whatever `on_error` says.
+            on_error: "fail" ends the query when the function raises; "dead_letter" takes back what the call changed
+                in the key's state, puts a row out on `dead_letters` of the returned stream, and goes on.
         """
-        return self._function("rows", function, schema, state, name, shards, cores)
+        more: dict[str, Any] = {"dead_letters": check_on_error(on_error, "apply_rows(...)")}
+        if on_timer is not None:
+            check_timer_function(on_timer, state or {}, name or "apply_rows(...)")
+            more["on_timer"] = on_timer
+        return self._function("rows", function, schema, state, name, shards, cores, more)
+
+    def with_broadcast(self, other: Stream) -> BroadcastStream:
+        """Give every shard all rows of another stream beside the rows of its keys.
+
+        Raises:
+            DeclarationError: `other` is no stream.
+        """
+        where = f"with_broadcast(...) of '{self._node.name}'"
+        return BroadcastStream(self, _stream(other, where))
 
     def apply_arrow(
         self,
@@ -335,23 +553,21 @@ class GroupedStream:
         name: str | None,
         shards: int,
         cores: int | None,
+        more: Mapping[str, Any] | None = None,
     ) -> Stream:
         if not callable(function):
             raise DeclarationError(f"apply_{kind}(...) takes a function, not {function!r}.")
-        operator = _operator_name(name, getattr(function, "__name__", kind), self._keys)
+        operator = operator_name(name, getattr(function, "__name__", kind), self._keys)
         states = check_states(state or {}, operator)
         parsed = parse_schema(schema, f"schema of operator '{operator}'")
-        return self._operator(operator, kind, parsed, shards, cores, function=function, states=states)
+        return self._operator(
+            operator, kind, parsed, shards, cores, function=function, states=states, **(more or {})
+        )
 
     def _operator(
         self, name: str, kind: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any
     ) -> Stream:
-        if not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
-            raise DeclarationError(
-                f"operator '{name}': shards must be from 1 to {MAX_SHARDS}, not {shards!r}."
-            )
-        if cores is not None and (not isinstance(cores, int) or cores < 1):
-            raise DeclarationError(f"operator '{name}': cores must be a positive number, not {cores!r}.")
+        check_size(name, shards, cores)
         inputs = more.pop("inputs", (self._node,))
         return Stream(Node(name, kind, schema, inputs, self._keys, shards, cores, **more))
 
@@ -372,6 +588,7 @@ class CogroupedStream:
         name: str | None = None,
         shards: int = DEFAULT_SHARDS,
         cores: int | None = None,
+        on_error: str = "fail",
     ) -> Stream:
         """Call `function(key, left rows, right rows, state)` once per key and epoch, for keys that have rows on either
         side; it returns output rows or None.
@@ -379,12 +596,12 @@ class CogroupedStream:
         What arrives together depends on load: keep in `state` what has to meet rows of later epochs.
 
         Args:
-            schema, state, name, shards, cores: as of `GroupedStream.apply_rows`.
+            schema, state, name, shards, cores, on_error: as of `GroupedStream.apply_rows`.
         """
         keys, right = self._left._keys, self._right
         if not callable(function):
             raise DeclarationError(f"apply_rows(...) takes a function, not {function!r}.")
-        operator = _operator_name(name, getattr(function, "__name__", "cogrouped"), keys)
+        operator = operator_name(name, getattr(function, "__name__", "cogrouped"), keys)
         return self._left._operator(
             operator,
             "cogrouped",
@@ -395,7 +612,113 @@ class CogroupedStream:
             right_keys=right._keys,
             function=function,
             states=check_states(state or {}, operator),
+            dead_letters=check_on_error(on_error, "apply_rows(...)"),
         )
+
+
+class BroadcastStream:
+    """Keyed rows beside a stream that every shard gets whole, waiting for an operator."""
+
+    def __init__(self, keyed: GroupedStream, broadcast: Stream) -> None:
+        self._keyed = keyed
+        self._broadcast = broadcast
+
+    def apply_rows(
+        self,
+        function: Callable[..., Any],
+        *,
+        on_broadcast: Callable[..., Any],
+        shared: Mapping[str, StateSpec],
+        schema: object,
+        state: Mapping[str, StateSpec] | None = None,
+        name: str | None = None,
+        shards: int = DEFAULT_SHARDS,
+        cores: int | None = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Call `on_broadcast(rows, shared)` once per shard and epoch with the broadcast rows, then
+        `function(key, rows, state, shared)` for every key that has rows.
+
+        Every shard keeps a copy of `shared`, so that it goes where the shard goes: declare no more shards than needed.
+        What `on_broadcast` returns is put out, once for every shard; mostly it returns None.
+
+        Args:
+            shared: the states that broadcast rows are kept in, declared as `state` is; `function` reads them.
+            schema, state, name, shards, cores, on_error: as of `GroupedStream.apply_rows`.
+        """
+        for given, what in ((function, "a function"), (on_broadcast, "on_broadcast=, a function")):
+            if not callable(given):
+                raise DeclarationError(f"apply_rows(...) takes {what}, not {given!r}.")
+        operator = operator_name(name, getattr(function, "__name__", "broadcast"), self._keyed._keys)
+        return self._keyed._operator(
+            operator,
+            "broadcast",
+            parse_schema(schema, f"schema of operator '{operator}'"),
+            shards,
+            cores,
+            inputs=(self._keyed._node, self._broadcast.node),
+            function=function,
+            states=check_states(state or {}, operator),
+            on_broadcast=on_broadcast,
+            shared=check_states(shared, operator),
+            dead_letters=check_on_error(on_error, "apply_rows(...)"),
+        )
+
+
+class Loop(Stream):
+    """Rows that come back: declared with `penstock.loop`, used like any stream, closed with `feed`."""
+
+    def feed(self, stream: Stream) -> None:
+        """Let the rows of a stream go back into the loop.
+
+        Raises:
+            DeclarationError: the loop is closed already, the rows have another schema, or they go through no operator.
+        """
+        where, ring = f"feed(...) of loop '{self._node.name}'", self._node.ring
+        assert ring is not None
+        given = _stream(stream, where).node
+        if ring.fed is not None:
+            raise DeclarationError(
+                f"{where}: the loop is closed already; use union(...) to let several streams in."
+            )
+        if [field.type for field in given.schema] != [field.type for field in self.schema]:
+            raise DeclarationError(
+                f"{where}: the loop has {_shown(self.schema)} and is fed {_shown(given.schema)}; select the same types in "
+                "the same order first."
+            )
+        if not _goes_through_an_operator(given, self._node):
+            raise DeclarationError(
+                f"{where}: its rows go through no operator on the way; nothing could end them."
+            )
+        columns = [
+            column(theirs).alias(mine) for theirs, mine in zip(stream.columns, self.columns, strict=True)
+        ]
+        shaped = stream.select(*columns)
+        ring.fed = shaped._step(retype_step(where, self.columns, shaped.schema, self.schema)).node
+
+
+def loop(name: str, *, schema: object) -> Loop:
+    """Declare a loop: a stream whose rows are made further down, and named later with `feed`.
+
+    Rows that come back are taken before any others. Windows and timers are refused inside a loop: event time does not
+    go round.
+
+    Args:
+        name: of the loop, for errors.
+        schema: of the rows that come back.
+    """
+    check_name(name, "loop")
+    parsed = parse_schema(schema, f"schema of loop '{name}'")
+    return Loop(Node(name, "loop", parsed, ring=Ring()))
+
+
+def _goes_through_an_operator(node: Node, ring: Node) -> bool:
+    """Whether a loop's rows are made by stages, rather than being the loop's own."""
+    if node is ring:
+        return False
+    if node.kind in ("stateless", "union"):
+        return all(_goes_through_an_operator(given, ring) for given in node.inputs)
+    return True
 
 
 def generate(
@@ -488,6 +811,21 @@ def _table_of(rows: object, schema: object, name: str) -> pa.Table:
         raise DeclarationError(f"source '{name}': its rows do not fit its schema: {error}") from error
 
 
+def check_size(name: str, shards: object, cores: object) -> None:
+    """Refuse a number of shards or cores that an operator cannot have."""
+    if not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+        raise DeclarationError(f"operator '{name}': shards must be from 1 to {MAX_SHARDS}, not {shards!r}.")
+    if cores is not None and (not isinstance(cores, int) or cores < 1):
+        raise DeclarationError(f"operator '{name}': cores must be a positive number, not {cores!r}.")
+
+
+def check_on_error(given: object, where: str) -> bool:
+    """Return whether calls that raise become dead letters."""
+    if given not in ("fail", "dead_letter"):
+        raise DeclarationError(f"{where}: on_error is 'fail' or 'dead_letter', not {given!r}.")
+    return given == "dead_letter"
+
+
 def check_name(name: object, what: str) -> str:
     """Return a legal name or say what is wrong with it."""
     if not isinstance(name, str) or not _NAME.match(name):
@@ -497,7 +835,8 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
-def _operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
+def operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
+    """Return the name of an operator: the one given, or one made of what it does and its keys."""
     if name is not None:
         return check_name(name, "operator")
     made = re.sub(r"[^A-Za-z0-9_]", "_", f"{default}_by_{'_'.join(keys)}").lstrip("_0123456789")[:60]

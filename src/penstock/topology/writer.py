@@ -14,6 +14,7 @@ from typing import Any
 from penstock.errors import DeclarationError
 from penstock.topology.options import CHECKPOINT_LOCATION, find_option
 from penstock.topology.stream import Node, Stream
+from penstock.topology.windowed import resolve_output_mode
 
 FORMATS = ("memory", "noop")
 
@@ -48,6 +49,7 @@ class StreamWriter:
         self._sink = ""
         self._function: Callable[..., Any] | None = None
         self._name: str | None = None
+        self._mode: str | None = None
         self._options: dict[str, Any] = {}
 
     def queryName(self, queryName: str) -> StreamWriter:
@@ -79,14 +81,17 @@ class StreamWriter:
         return self
 
     def outputMode(self, outputMode: str) -> StreamWriter:
-        """Accept 'update' (aggregates put out the keys that changed) and 'append' for functions, which put
-        out what they return."""
+        """Choose what windowed aggregates put out: 'append', the default, a window once when it closes; 'update'
+        the windows that changed.
+
+        Plain aggregates put out the keys that changed ('update'); functions put out what they return."""
         allowed = ("update",) if self._stream.node.kind == "aggregate" else ("append", "update")
         if outputMode not in allowed:
             raise DeclarationError(
                 f"operator '{self._stream.node.name}': outputMode {outputMode!r} is not available here; use "
                 f"{' or '.join(allowed)}."
             )
+        self._mode = outputMode
         return self
 
     def trigger(self, **settings: object) -> StreamWriter:
@@ -141,4 +146,5 @@ class StreamWriter:
             raise DeclarationError(
                 f"option({CHECKPOINT_LOCATION.name!r}, ...) is required: a directory that all nodes can reach."
             )
-        return Declared(self._stream.node, self._sink, self._function, self._name, dict(self._options))
+        node = resolve_output_mode(self._stream.node, self._mode)
+        return Declared(node, self._sink, self._function, self._name, dict(self._options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dataplane.dealing import TaskSlot, assign_tasks, plan_moves
+from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
 
 LEASES = ["a", "b", "c", "d"]
 
@@ -73,3 +73,41 @@ def test_a_task_on_its_way_is_counted_where_it_goes() -> None:
 def test_the_first_lease_does_not_take_everything_when_more_are_expected() -> None:
     slots = slots_of([None] * 4)
     assert len(assign_tasks(slots, ["a"], 2)) == 2
+
+
+def test_leases_that_are_asked_for_know_their_tasks_and_get_them_in_whatever_order_they_come_up() -> None:
+    slots = [TaskSlot("orders", 0), TaskSlot("match", 0), TaskSlot("match", 1), TaskSlot("stats", 0)]
+    asked = ["a", "b", "c", "d"]
+    meant = mean_tasks(slots, [], [], asked, expected=4)
+    named = {lease: [(slot.stage, slot.index) for slot in served] for lease, served in meant.items()}
+    assert named == {"a": [("orders", 0)], "b": [("match", 0)], "c": [("match", 1)], "d": [("stats", 0)]}
+    up: list[str] = []
+    for lease in ("c", "a", "d", "b"):
+        up.append(lease)
+        for slot, chosen in assign_tasks(slots, up, expected=4):
+            slot.lease = chosen
+    assert {(slot.stage, slot.index): slot.lease for slot in slots} == {
+        task: lease for lease, tasks in named.items() for task in tasks
+    }
+
+
+def test_a_lease_asked_for_later_is_not_meant_for_what_an_awaited_one_will_serve() -> None:
+    slots = [TaskSlot("match", 0), TaskSlot("match", 1)]
+    mean_tasks(slots, [], [], ["a"], expected=2)
+    meant = mean_tasks(slots, [], ["a"], ["b"], expected=2)
+    assert [(slot.index, slot.meant_for) for slot in slots] == [(0, "a"), (1, "b")]
+    assert [slot.index for slot in meant["b"]] == [1]
+
+
+def test_what_was_meant_for_a_lease_that_never_came_is_meant_for_the_next() -> None:
+    slots = [TaskSlot("match", 0), TaskSlot("match", 1, lease="b")]
+    mean_tasks(slots, ["b"], [], ["a"], expected=2)
+    mean_tasks(slots, ["b"], [], ["c"], expected=2)
+    assert slots[0].meant_for == "c"
+
+
+def test_a_lease_that_takes_load_off_another_is_meant_for_the_tasks_that_will_move() -> None:
+    slots = [TaskSlot("match", 0, lease="a"), TaskSlot("match", 1, lease="a")]
+    meant = mean_tasks(slots, ["a"], [], ["b"], expected=2)
+    assert [slot.stage for slot in meant["b"]] == ["match"]
+    assert all(slot.moving_to is None for slot in slots)

@@ -135,7 +135,9 @@ def test_rows_from_before_a_column_was_added_have_nulls_in_it(tmp_path: Path) ->
 
 
 def test_an_export_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"has no export of 'op'; start its query with option\('export'"):
+    with pytest.raises(
+        CheckpointError, match=r"has no export of 'op'; start its query with option\('export'"
+    ):
         read_head(fast_disk(), str(tmp_path), "op")
 
 
@@ -146,7 +148,11 @@ def test_exports_are_sinks_with_edges_of_their_own_whatever_the_order_of_their_n
     assert made == add_exports(program, ["*"])
     for name in names:
         spec = made.stages[f"export.{name}"]
-        assert (spec.kind, spec.schema, spec.min_epoch_s) == ("sink", program.stages[name].schema, EXPORT_EPOCH_S)
+        assert (spec.kind, spec.schema, spec.min_epoch_s) == (
+            "sink",
+            program.stages[name].schema,
+            EXPORT_EPOCH_S,
+        )
         assert exported_by(spec.name) == name and exported_by(name) is None
         assert spec.inputs[0].edge == made.stages[name].edges[-1].edge
     edges = [edge.edge for spec in made.stages.values() for edge in spec.edges]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -181,3 +184,18 @@ def test_paths_are_parsed_as_they_are_made() -> None:
     assert paths.parse_log(os.path.basename(paths.log("/c", paths.LogPart(3, 1_000_000)))) == (3, 1_000_000)
     assert paths.parse_claim(os.path.basename(paths.claim("/c", 4))) == 4
     assert paths.parse_data("newest") is paths.parse_log("newest") is paths.parse_claim("heartbeat") is None
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_holder_that_was_killed_and_not_asked_after_yet_is_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    claim = msgspec.structs.replace(opening.this_process(), pid=child.pid, started=0.0)
+    try:
+        assert opening.process_is_running(claim)
+        child.kill()
+        deadline = time.monotonic() + 5.0
+        while opening.process_is_running(claim) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not opening.process_is_running(claim)
+    finally:
+        child.wait()

@@ -16,6 +16,7 @@ from penstock.dataplane.positions import (
     Budget,
     ChannelKey,
     GroupTake,
+    Moved,
     PublishedRows,
     ShardGroup,
     advance,
@@ -151,7 +152,7 @@ def _epoch(
         done = take.shards[~lost[take.shards]]
         model.consume(take, done)
         if len(done):
-            moved.append((done, take.ends()))
+            moved.append(Moved(done, take.ends()))
     after = advance(groups, moved)
     placed = sorted(shard for group in after for shard in group.shards.tolist())
     assert placed == list(range(len(ready))), "a shard stands nowhere or twice"

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import Program
 from penstock.spark import leases
-from penstock.spark.leases import Asked, LeaseOffice, reason_in
+from penstock.spark.leases import Asked, LeaseOffice, describe_lease, reason_in
 
 
 class Job:
@@ -29,7 +30,7 @@ class Job:
 def office(monkeypatch: pytest.MonkeyPatch) -> LeaseOffice:
     monkeypatch.setattr(leases, "_offices", [])
     monkeypatch.setattr(leases, "slots", lambda spark: 8)
-    return make_office(SimpleNamespace(sparkContext=object()))
+    return make_office(SimpleNamespace(sparkContext=SimpleNamespace(master="local[8]")))
 
 
 def make_office(spark: Any) -> LeaseOffice:
@@ -67,7 +68,10 @@ def test_a_lease_that_was_given_up_and_lingers_is_cancelled(
 
 
 def test_queries_of_one_session_share_its_slots_and_others_have_their_own(office: LeaseOffice) -> None:
-    other, elsewhere = make_office(office._spark), make_office(SimpleNamespace(sparkContext=object()))
+    other, elsewhere = (
+        make_office(office._spark),
+        make_office(SimpleNamespace(sparkContext=SimpleNamespace(master="local[8]"))),
+    )
     for _ in range(3):
         ask(other)
     assert office.capacity(reserve=1) == 4
@@ -105,3 +109,13 @@ def test_a_node_without_penstock_is_told_what_to_install() -> None:
     assert "No module named 'penstock'" in found and "install Penstock" in found
     daemon = "EOFException occurred while reading the port number from penstock.spark.daemon's stdout"
     assert "install Penstock" in reason_in(WRAPPED.format(daemon))
+
+
+def test_a_lease_is_named_by_its_tasks_as_people_count_them() -> None:
+    tasks_of = {"match": 4, "stats": 2, "a": 1, "b": 1, "c": 1}
+    assert describe_lease([TaskSlot("match", 2)], tasks_of) == "match, task 3 of 4"
+    several = [TaskSlot("match", 0), TaskSlot("stats", 1), TaskSlot("match", 3)]
+    assert describe_lease(several, tasks_of) == "match, tasks 1, 4 of 4 + stats, task 2 of 2"
+    many = [TaskSlot(stage, 0) for stage in tasks_of]
+    assert describe_lease(many, tasks_of).endswith("b, task 1 of 1 + 1 more")
+    assert describe_lease([], tasks_of) == ""

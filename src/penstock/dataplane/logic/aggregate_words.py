@@ -239,3 +239,31 @@ def mean_of(totals: npt.NDArray[np.float64], counts: I64) -> pa.Array:
     if not empty.any():
         return pa.array(totals / counts)
     return pa.array(totals / np.where(empty, 1, counts), mask=empty)
+
+
+def outputs_of_words(
+    rows: U64,
+    aggregates: Sequence[Aggregate],
+    types: Sequence[pa.DataType],
+    words: Sequence[Word],
+    begins: Sequence[int],
+    fields: Sequence[pa.Field],
+) -> list[pa.Array]:
+    """Return the output column of each aggregate from rows (key hash, bits, words ...)."""
+    outputs = []
+    for one, type_, at, field in zip(aggregates, types, begins, fields, strict=True):
+        column = np.ascontiguousarray(rows[:, WORDS + at])
+        if one.kind is AggregateKind.MEAN:
+            outputs.append(mean_of(column.view(np.float64), rows.view(np.int64)[:, WORDS + at + 1]))
+            continue
+        word = words[at]
+        held = field.type if word.fold in (Fold.ADD_INT, Fold.ADD_FLOAT) else type_
+        outputs.append(read_words(column, word.view, held, _absent(rows, word.bit)))
+    return outputs
+
+
+def _absent(rows: U64, bit: int | None) -> npt.NDArray[np.bool_] | None:
+    if bit is None:
+        return None
+    absent: npt.NDArray[np.bool_] = (rows[:, BITS] & np.uint64(1 << bit)) == 0
+    return absent if absent.any() else None

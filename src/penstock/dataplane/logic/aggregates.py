@@ -12,26 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.dataplane.keys.kinds import key_types
 from penstock.dataplane.logic.aggregate_words import (
-    Fold,
     WordReader,
     combine_words,
     derive_words,
     is_fixed_width,
-    mean_of,
-    read_words,
+    outputs_of_words,
 )
 from penstock.dataplane.logic.key_groups import Grouper
 from penstock.dataplane.logic.protocol import EpochInput, Logic, PlainLogic, PlainSpec
 from penstock.dataplane.logic.wide_aggregates import WideAggregateLogic
-from penstock.dataplane.state.column_entries import BITS, WORDS, EntryFormat
+from penstock.dataplane.state.column_entries import EntryFormat
 from penstock.dataplane.state.columns import ColumnState
 from penstock.dataplane.state.protocol import U64, TaskState
-from penstock.topology.aggregates import Aggregate, AggregateKind, output_schema
+from penstock.topology.aggregates import Aggregate, output_schema
 
 
 @dataclass
@@ -107,25 +104,8 @@ class AggregateLogic(PlainLogic):
         rows = self._columns.update(
             given.epoch, groups.batch, self._initial, lambda rows: combine_words(rows, self._words, partials)
         )
-        return pa.Table.from_arrays([*groups.keys, *self._outputs(rows)], schema=self._spec.schema)
-
-    def _outputs(self, rows: U64) -> list[pa.Array]:
-        spec, outputs = self._spec, []
-        for one, type_, at, field in zip(
-            spec.aggregates, spec.input_types, self._begins, self._fields, strict=True
-        ):
-            column = np.ascontiguousarray(rows[:, WORDS + at])
-            if one.kind is AggregateKind.MEAN:
-                outputs.append(mean_of(column.view(np.float64), rows.view(np.int64)[:, WORDS + at + 1]))
-                continue
-            word = self._words[at]
-            held = field.type if word.fold in (Fold.ADD_INT, Fold.ADD_FLOAT) else type_
-            outputs.append(read_words(column, word.view, held, _absent(rows, word.bit)))
-        return outputs
-
-
-def _absent(rows: U64, bit: int | None) -> npt.NDArray[np.bool_] | None:
-    if bit is None:
-        return None
-    absent: npt.NDArray[np.bool_] = (rows[:, BITS] & np.uint64(1 << bit)) == 0
-    return absent if absent.any() else None
+        spec = self._spec
+        outputs = outputs_of_words(
+            rows, spec.aggregates, spec.input_types, self._words, self._begins, self._fields
+        )
+        return pa.Table.from_arrays([*groups.keys, *outputs], schema=self._spec.schema)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.logic.grouping import Groups, group_by_key
+from penstock.dataplane.logic.letters import Letters
 from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec, ShardedRows
 from penstock.dataplane.logic.rows import operator_error, states_identity
 from penstock.dataplane.state.entries import EntryState
@@ -37,6 +38,7 @@ class CogroupedLogicSpec(PlainSpec):
     right_keys: tuple[str, ...]
     right_schema: pa.Schema
     states: Mapping[str, StateSpec] = field(default_factory=dict)
+    dead_letters: bool = False
 
     def build(
         self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int
@@ -68,12 +70,16 @@ class CogroupedLogic(PlainLogic):
     def run(self, given: EpochInput) -> pa.Table:
         """Call the function for every key that has rows on either side."""
         left, right = given.inputs
+        self.sides = {}
         if not left.rows.num_rows and not right.rows.num_rows:
             return self._spec.schema.empty_table()
+        letters = Letters(self._operator, given.time_us) if self._spec.dead_letters else None
         with collector_off():
-            return self._run(left, right)
+            made = self._run(left, right, letters)
+        self.sides = letters.sides() if letters is not None else {}
+        return made
 
-    def _run(self, left: ShardedRows, right: ShardedRows) -> pa.Table:
+    def _run(self, left: ShardedRows, right: ShardedRows, letters: Letters | None) -> pa.Table:
         both, places = _merge_keys(left, right, self._keys, self._spec.right_keys)
         groups = group_by_key(both, self._keys, self._operator)
         places = places if groups.order is None else places[groups.order]
@@ -89,7 +95,7 @@ class CogroupedLogic(PlainLogic):
             for at, shard in enumerate(both.shards.tolist())
         )
         states = list(chain.from_iterable(touched))
-        made = self._call(states, sides)
+        made = self._call(states, sides, groups.keys, letters)
         self.state.settle(states)
         return pa.Table.from_batches(
             [rows_to_batch(made, self._spec.schema, self._operator)], self._spec.schema
@@ -104,22 +110,27 @@ class CogroupedLogic(PlainLogic):
         table = rows.take(pa.array(places[mine] - first))
         return batch_to_rows(table, cls), before[np.asarray(groups.bounds)].tolist()
 
-    def _call(self, states: list[KeyState], sides: list[tuple[list[Any], list[int]]]) -> list[Any]:
+    def _call(
+        self,
+        states: list[KeyState],
+        sides: list[tuple[list[Any], list[int]]],
+        keys: list[bytes],
+        letters: Letters | None,
+    ) -> list[Any]:
         (left, left_at), (right, right_at) = sides
         made: list[Any] = []
-        state = states[0]
-        try:
-            for at, state in enumerate(states):
-                result = self._spec.fn(
-                    state._key,
-                    left[left_at[at] : left_at[at + 1]],
-                    right[right_at[at] : right_at[at + 1]],
-                    state,
-                )
-                if result is not None:
-                    made.extend(result)
-        except Exception as error:
-            raise operator_error(self._operator, state._key, error) from error
+        for at, state in enumerate(states):
+            mine, theirs = left[left_at[at] : left_at[at + 1]], right[right_at[at] : right_at[at + 1]]
+            try:
+                result = self._spec.fn(state._key, mine, theirs, state)
+                made.extend(
+                    list(result) if result is not None else ()
+                )  # a generator that raises puts nothing out
+            except Exception as error:
+                if letters is None:
+                    raise operator_error(self._operator, state._key, error) from error
+                letters.add(state._key, [*mine, *theirs], error)
+                self.state.roll_back(state, keys[at])
         return made
 
 

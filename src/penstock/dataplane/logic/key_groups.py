@@ -21,7 +21,7 @@ from penstock.dataplane.keys.kinds import key_types
 from penstock.dataplane.logic.protocol import ShardedRows
 from penstock.dataplane.state.column_changes import KeyBatch
 from penstock.dataplane.state.column_reading import hashes_are_exact
-from penstock.dataplane.state.protocol import I64, U16
+from penstock.dataplane.state.protocol import I64, U16, U64
 
 ROWS: Final = ("", "count_all")
 """The answer that is always there: the rows of each key."""
@@ -89,9 +89,9 @@ class Grouper:
         """
         table, keys = self._grouped(taken.rows, columns, questions)
         hashes = hashing.hash_keys(keys, self._keys, self._operator)
-        shards = hashing.shards_of(hashes, self._shards)
+        shards = self._dealt(keys, hashes)
         if _agree(shards, table.column(_answer(ROWS)).to_numpy(), taken):
-            order = np.argsort(hashes, kind=None if self._exact else "stable")  # shards ascend with hashes
+            order = self._sorted(hashes, shards)
         else:
             # An explicit table sent some keys elsewhere: the rows know.
             of_rows = pa.array(np.repeat(taken.shards, np.diff(taken.offsets)))
@@ -104,6 +104,14 @@ class Grouper:
         keys = [column.take(pa.array(order)) for column in keys]
         encoded = encode_keys(keys, self._keys, self._operator)
         return KeyGroups(keys, KeyBatch(hashes.take(order), shards.take(order), encoded), table, order)
+
+    def _dealt(self, keys: list[pa.Array], hashes: U64) -> U16:
+        """Return the shard that each key's rows are dealt to."""
+        return hashing.shards_of(hashes, self._shards)
+
+    def _sorted(self, hashes: U64, shards: U16) -> I64:
+        """Return the order by shard and hash: shards ascend with hashes."""
+        return np.argsort(hashes, kind=None if self._exact else "stable")
 
     def lists(self, rows: pa.Table, values: Any, limit: int) -> KeyLists:
         """Return the first `limit` of `values` (as long as the rows) for each key."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.logic.grouping import group_by_key
+from penstock.dataplane.logic.letters import Letters
 from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec, ShardedRows
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
@@ -39,6 +40,7 @@ class RowLogicSpec(PlainSpec):
     fn: RowFunction
     schema: pa.Schema
     states: Mapping[str, StateSpec] = field(default_factory=dict)
+    dead_letters: bool = False
 
     def build(
         self, operator: str, keys: Sequence[str], input_schema: pa.Schema, shards: int, memory_bytes: int
@@ -70,17 +72,24 @@ class RowLogic(PlainLogic):
         self._keys = keys
         self._row_class = row_class(input_schema)
         key_fields = [input_schema.field(name) for name in keys]
-        self.state: EntryState = EntryState(operator, key_fields, dict(spec.states), memory_bytes)
+        self.state: EntryState = self._make_state(operator, key_fields, memory_bytes)
+
+    def _make_state(self, operator: str, key_fields: list[pa.Field], memory_bytes: int) -> EntryState:
+        return EntryState(operator, key_fields, dict(self._spec.states), memory_bytes)
 
     def run(self, given: EpochInput) -> pa.Table:
         """Call the function for every key that has rows."""
         (rows,) = given.inputs
+        self.sides = {}
         if not rows.rows.num_rows:
             return self._spec.schema.empty_table()
         with collector_off():
-            return self._run(rows)
+            letters = Letters(self._operator, given.time_us) if self._spec.dead_letters else None
+            made = self._run(rows, letters)
+        self.sides = letters.sides() if letters is not None else {}
+        return made
 
-    def _run(self, given: ShardedRows) -> pa.Table:
+    def _run(self, given: ShardedRows, letters: Letters | None) -> pa.Table:
         groups = group_by_key(given, self._keys, self._operator)
         table = given.rows if groups.order is None else given.rows.take(pa.array(groups.order))
         cuts = groups.shard_bounds
@@ -90,15 +99,19 @@ class RowLogic(PlainLogic):
         )
         states = list(chain.from_iterable(touched))
         # Block by block, so that what belongs to a key is still in the processor's cache when it is encoded.
-        batches = [
-            self._run_block(table, states[first:last], groups.bounds[first : last + 1])
-            for first, last in _blocks(groups.bounds)
-        ]
+        batches = []
+        for first, last in _blocks(groups.bounds):
+            bounds = groups.bounds[first : last + 1]
+            rows = batch_to_rows(table.slice(bounds[0], bounds[-1] - bounds[0]), self._row_class)
+            if letters is None:
+                results = self._call(rows, states[first:last], bounds)
+            else:
+                keys = groups.keys[first:last]
+                results = self._call_with_letters(rows, states[first:last], keys, bounds, letters)
+            batches.append(self._encode(states[first:last], results))
         return pa.Table.from_batches(batches, self._spec.schema).combine_chunks()
 
-    def _run_block(self, table: pa.Table, states: list[KeyState], bounds: list[int]) -> pa.RecordBatch:
-        rows = batch_to_rows(table.slice(bounds[0], bounds[-1] - bounds[0]), self._row_class)
-        results = self._call(rows, states, bounds)
+    def _encode(self, states: list[KeyState], results: list[list[Any]]) -> pa.RecordBatch:
         self.state.settle(states)
         try:
             return rows_to_batch(list(chain.from_iterable(results)), self._spec.schema, self._operator)
@@ -117,6 +130,24 @@ class RowLogic(PlainLogic):
                 start = end
         except Exception as error:
             raise operator_error(self._operator, state._key, error) from error
+        return results
+
+    def _call_with_letters(
+        self, rows: list[Any], states: list[KeyState], keys: list[bytes], bounds: list[int], letters: Letters
+    ) -> list[list[Any]]:
+        """As `_call`, but a call that raises, or returns rows that do not fit, is taken back and kept as a letter."""
+        results: list[list[Any]] = []
+        for at, state in enumerate(states):
+            mine = rows[bounds[at] - bounds[0] : bounds[at + 1] - bounds[0]]
+            try:
+                result = list(self._spec.fn(state._key, mine, state) or ())
+                if result:
+                    rows_to_batch(result, self._spec.schema, self._operator)
+                results.append(result)
+            except Exception as error:
+                letters.add(state._key, mine, error)
+                self.state.roll_back(state, keys[at])
+                results.append([])
         return results
 
     def _named(self, states: list[KeyState], results: list[list[Any]], error: OperatorError) -> OperatorError:

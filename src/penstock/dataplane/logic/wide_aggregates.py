@@ -248,10 +248,7 @@ class WideAggregateLogic(PlainLogic):
         memory_bytes: int,
     ) -> None:
         fields = list(schema)[len(keys) :]
-        self._columns = [
-            _column(one, type_, field, operator, at)
-            for at, (one, type_, field) in enumerate(zip(aggregates, types, fields, strict=True))
-        ]
+        self._columns = make_columns(aggregates, types, fields, operator)
         self._schema = schema
         self._questions = [question for column in self._columns for question in column.questions]
         self._grouper = Grouper(operator, keys, input_schema, shards)
@@ -288,10 +285,20 @@ class WideAggregateLogic(PlainLogic):
                     folded = list(new)
                 else:
                     olds = decode(stored)
-                    folded = [_merged(*each) for each in zip(merges, olds, new, strict=True)]
+                    folded = [merged_partials(*each) for each in zip(merges, olds, new, strict=True)]
                 state.aggregates.update(encode(folded))
                 states.append(folded)
         return states
+
+
+def make_columns(
+    aggregates: Sequence[Aggregate], types: Sequence[pa.DataType], fields: Sequence[pa.Field], operator: str
+) -> list[_Column]:
+    """Return what folds each aggregate, whatever its type."""
+    return [
+        _column(one, type_, field, operator, at)
+        for at, (one, type_, field) in enumerate(zip(aggregates, types, fields, strict=True))
+    ]
 
 
 def _column(aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator: str, at: int) -> _Column:
@@ -305,7 +312,8 @@ def _column(aggregate: Aggregate, type_: pa.DataType, field: pa.Field, operator:
     return _SelectingColumn(aggregate, type_, field, operator, at)
 
 
-def _merged(merge: tuple[Merge, bool], state: Any, partial: Any) -> Any:
+def merged_partials(merge: tuple[Merge, bool], state: Any, partial: Any) -> Any:
+    """Fold a partial into what is held, either of which may be None; the flag says that None is a value."""
     fold, keeps_nulls = merge
     if keeps_nulls:
         return partial

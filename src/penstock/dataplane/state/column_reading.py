@@ -45,7 +45,7 @@ class EntryReader:
         entries = local.scan()
         keys = strip_entry_keys(pa.array([key for key, _ in entries], pa.binary()))
         if keys is None:
-            raise _damaged(local)
+            raise damaged(local)
         return keys, self.checked(
             pa.array([value for _, value in entries], pa.binary()), self.hashes(keys), local
         )
@@ -54,7 +54,7 @@ class EntryReader:
         """Unpack values read from an environment, each proved by its check."""
         unpacked = unpack_values(values, hashes, self.form, checked=True)
         if unpacked is None or not np.array_equal(entry_hashes(unpacked[0])[:, 0], unpacked[1]):
-            raise _damaged(local)
+            raise damaged(local)
         return unpacked[0]
 
     def hashes(self, keys: pa.BinaryArray) -> U64:
@@ -74,7 +74,8 @@ def hashes_are_exact(types: Sequence[pa.DataType]) -> bool:
     return len(types) == 1 and kind_of(types[0]) not in ("bytes", "decimal")
 
 
-def _damaged(local: LocalShard) -> CorruptFileError:
+def damaged(local: LocalShard) -> CorruptFileError:
+    """Return the error of an environment with a damaged entry."""
     return CorruptFileError(
         f"local state {local.path} holds a damaged entry; it is rebuilt from the checkpoint"
     )

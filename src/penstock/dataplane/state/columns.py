@@ -221,7 +221,7 @@ class ColumnState:
             self._forget(shard).destroy()
             return False
         self._sealed[shard] = True
-        if self._change is None:
+        if self._is_committed():
             self._shrink()
         return True
 
@@ -312,7 +312,7 @@ class ColumnState:
     def _fetch_shard(self, batch: KeyBatch, found: Found, asked: I64, shard: int) -> None:
         local = self._locals[shard]
         names = entry_keys(batch.keys.take(pa.array(asked)), self._key_bytes).to_pylist()
-        entries = local.get_many(sorted(names))
+        entries = self._stored(shard, names)
         hits = [at for at, name in enumerate(names) if name in entries]
         if not hits:
             return
@@ -323,6 +323,10 @@ class ColumnState:
             batch.keys.take(pa.array(chosen)), batch.shards[chosen], rows, dirty=False
         )
         found.rows[chosen] = rows
+
+    def _stored(self, shard: int, names: list[bytes]) -> dict[bytes, bytes]:
+        """Return the entries among these that a shard's environment holds."""
+        return self._locals[shard].get_many(sorted(names))
 
     def _dirty_shards(self) -> list[int]:
         dirty: list[int] = np.flatnonzero((self._dirty_since > 0) & self._sealed).tolist()
@@ -337,9 +341,14 @@ class ColumnState:
         names = entry_keys(self._store.take_keys(slots), self._key_bytes).to_pylist()
         values = pack_values(rows, self._form, checks=entry_hashes(rows)[:, 0]).to_pylist()
         puts = sorted(zip(names, values, strict=True))  # LMDB takes ascending keys several times faster
-        self._locals[shard].write(puts, [], int(self._versions[shard]), digest_bytes(self._digests[shard]))
+        version, digest = int(self._versions[shard]), digest_bytes(self._digests[shard])
+        self._locals[shard].write(puts, self._deletes(shard), version, digest)
         self._store.dirty[slots] = False
         self._dirty_since[shard] = 0
+
+    def _deletes(self, shard: int) -> list[bytes]:
+        """Return the entries that the next write of a shard deletes; aggregates of keys never go."""
+        return []
 
     def _shrink(self) -> None:
         """Bring the store under its bound: write what is dirty, then evict what was not used for longest."""
@@ -373,7 +382,7 @@ class ColumnState:
             column[shard] = 0
         self._damaged.discard(shard)
         # A change that is not yet committed holds slot numbers, which compaction would make wrong.
-        if self._change is None and 2 * self._store.removed > max(self._store.count, 1 << 12):
+        if self._is_committed() and 2 * self._store.removed > max(self._store.count, 1 << 12):
             self._store.compact(self._store.live_slots())
         return self._locals.pop(shard)
 
@@ -385,8 +394,12 @@ class ColumnState:
         if found != wanted:
             raise RuntimeError(f"operator {self._operator!r}: shard {shard} is {found}, not {wanted}")
 
+    def _is_committed(self) -> bool:
+        """Whether no epoch has changed anything that is not committed."""
+        return self._change is None
+
     def _require_committed(self, what: str) -> None:
-        if self._change is not None or self._staged_epoch is not None:
+        if not self._is_committed() or self._staged_epoch is not None:
             raise RuntimeError(f"operator {self._operator!r}: {what} while an epoch is not committed")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
@@ -35,6 +35,8 @@ from penstock.topology.rows import struct_class
 from penstock.topology.states import ListState, MapState, StateSpec
 
 _KEY_WEIGHT: Final = 500
+_FIRST_SHARED: Final = 201
+"""First ordinal of a shard's own states; declared states of keys have ordinals up to 200."""
 _KEPT_RATIO: Final = 0.8
 _MAX_PENDING: Final = 1 << 18
 _PENDING_BYTES: Final = 64  # an estimate: most are newer values of entries that are counted already
@@ -50,6 +52,8 @@ class _Shard:
     pending: _Pending = field(default_factory=dict)
     """Committed entries that are not in `local` yet; None deletes."""
     cache: dict[bytes, KeyState] = field(default_factory=dict)
+    shared: KeyState | None = None
+    """The states of the shard itself, never evicted."""
 
 
 @dataclass
@@ -79,6 +83,8 @@ class EntryState:
         states: dict[str, StateSpec],
         memory_bytes: int,
         timers: Sequence[str] = (),
+        shared: Mapping[str, StateSpec] | None = None,
+        key_state: type[KeyState] = KeyState,
     ) -> None:
         self.operator = operator
         self.key_codec = KeyCodec([key.type for key in keys], [key.name for key in keys], operator)
@@ -92,7 +98,14 @@ class EntryState:
         """The kinds of timers that keys have, by name (`EVENT_TIMERS`, `EPOCH_TIMERS`)."""
         self._columns.extend(self.timers.values())
         slots = {"__slots__": (*states, *timers)}
-        self._state_class: type[KeyState] = type("KeyState", (KeyState,), slots)
+        self._state_class: type[KeyState] = type("KeyState", (key_state,), slots)
+        without_key = StateContext(operator, KeyCodec([], [], operator), self)
+        self._shared_columns = [
+            _build_column(without_key, name, ordinal, spec)
+            for ordinal, (name, spec) in enumerate((shared or {}).items(), start=_FIRST_SHARED)
+        ]
+        slots = {"__slots__": tuple(shared or ())}
+        self._shared_class: type[KeyState] = type("SharedState", (KeyState,), slots)
         self._memory_bytes = memory_bytes
         self._owner = uuid.uuid4().hex
         self._shards: dict[int, _Shard] = {}
@@ -146,6 +159,22 @@ class EntryState:
             setattr(state, column.name, getattr(fresh, column.name))
         state._object = None
         owned.cache[key] = state
+
+    # ------------------------------------------------------------------------------------ of a shard, not of a key
+
+    def shared(self, shard: int) -> KeyState:
+        """Return the states that a shard has of its own; changes count when they are settled."""
+        owned = self._shards[shard]
+        if owned.shared is None:
+            owned.shared = self._shared_class(None, shard)
+            for column in self._shared_columns:
+                setattr(owned.shared, column.name, column.make(shard, b"", False))
+        return owned.shared
+
+    def settle_shared(self, state: KeyState) -> None:
+        """Encode what changed in the states of a shard."""
+        for column in self._shared_columns:
+            column.collect([state], self._changes)
 
     # ------------------------------------------------------------------------------------ timers
 

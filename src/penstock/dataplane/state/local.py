@@ -186,6 +186,31 @@ class LocalShard:
         items, after = self._read(read)
         return [item if len(item[0]) <= _PLAIN_BYTES else self._split(*item) for item in items], after
 
+    def scan_leading(self, tag: bytes, bound: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Return the entries [tag][key length, 2 bytes][key] whose key begins with nothing greater than `bound`, and
+        the least beginning among the others. Keys of one length lie together, so each length is one range."""
+
+        def read(transaction: Any) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+            cursor = transaction.cursor()
+            found: list[tuple[bytes, bytes]] = []
+            after: bytes | None = None
+            start = len(tag) + 2
+            there = cursor.set_range(tag)
+            while there and cursor.key().startswith(tag):
+                key = cursor.key()
+                leading = key[start : start + len(bound)]
+                if leading <= bound:
+                    found.append((key, cursor.value()))
+                    there = cursor.next()
+                    continue
+                after = leading if after is None else min(after, leading)
+                length = int.from_bytes(key[len(tag) : start], "big") + 1
+                there = length < 1 << 16 and cursor.set_range(tag + length.to_bytes(2, "big"))
+            return found, after
+
+        items, after = self._read(read)
+        return [item if len(item[0]) <= _PLAIN_BYTES else self._split(*item) for item in items], after
+
     def last(self, prefix: bytes) -> bytes | None:
         """Return the greatest key made of `prefix` and eight more bytes, None when there is none."""
         if len(prefix) + 8 > _PLAIN_BYTES:

@@ -61,6 +61,10 @@ class FixedKeys:
     def compact(self, kept: I64, count: int) -> None:
         self._rows[: len(kept)] = self._rows.take(kept, axis=0)
 
+    def leading(self, count: int) -> U64:
+        """Return the first eight bytes of each key as a number."""
+        return np.ascontiguousarray(self._rows[:count, :8]).view(">u8").reshape(-1).astype(np.uint64)
+
     def used_bytes(self, count: int) -> int:
         return count * self.key_bytes
 
@@ -101,6 +105,11 @@ class TextKeys:
         if size:
             self._bytes[:size] = np.frombuffer(array.buffers()[2], np.uint8, size, int(bounds[0]))
         self._bounds[: len(bounds)] = bounds - bounds[0]
+
+    def leading(self, count: int) -> U64:
+        """Return the first eight bytes of each key, which has as many, as a number."""
+        words = np.ndarray((len(self._bytes) - 7,), ">u8", buffer=self._bytes, strides=(1,))
+        return words[self._bounds[:count]].astype(np.uint64)
 
     def used_bytes(self, count: int) -> int:
         return 8 * count + int(self._bounds[count])

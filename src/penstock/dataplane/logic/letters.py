@@ -1,0 +1,66 @@
+"""Dead letters: calls of a user's function that raised, kept with what is needed to look into them and to run them
+again. The caller has taken back what the call changed; nothing here touches state."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.dataplane.logic.protocol import DEAD
+from penstock.errors import OperatorError, PenstockError
+from penstock.topology.stream import DEAD_LETTERS
+
+MAX_ROWS: Final = 1_000
+"""Rows of one call that a letter carries."""
+
+
+class Letters:
+    """Collects the dead letters of one epoch of one operator."""
+
+    def __init__(self, operator: str, time_us: int) -> None:
+        self._operator = operator
+        self._time_us = time_us
+        self._made: list[dict[str, Any]] = []
+
+    def add(self, key: Any, rows: Sequence[Any], error: Exception) -> None:
+        """Keep one call.
+
+        Raises:
+            PenstockError: the error itself, when it is of the disk or of local state and not the function's.
+        """
+        if isinstance(error, PenstockError) and not isinstance(error, OperatorError):
+            raise error
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        self._made.append(
+            {
+                "operator": self._operator,
+                "key": json.dumps(list(key), default=str) if key is not None else None,
+                "time": self._time_us,
+                "error": f"{type(error).__name__}: {error}",
+                "traceback": "".join(lines).rstrip(),
+                "rows": [_shown(row) for row in rows[:MAX_ROWS]],
+            }
+        )
+
+    def sides(self) -> Mapping[str, pa.Table]:
+        """Return the letters as a side output, nothing where there are none."""
+        if not self._made:
+            return {}
+        columns = [
+            pa.array([letter[field.name] for letter in self._made], _plain(field.type)).cast(field.type)
+            for field in DEAD_LETTERS
+        ]
+        return {DEAD: pa.Table.from_arrays(columns, schema=DEAD_LETTERS)}
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return pa.int64() if pa.types.is_timestamp(type_) else type_
+
+
+def _shown(row: Any) -> str:
+    fields = getattr(row, "_asdict", None)
+    return json.dumps(fields() if fields is not None else row, default=str)

@@ -1,0 +1,117 @@
+"""Event time of a run, derived again from its records: what each producer had said when, what the watermark of every
+shard was, and which rows were late.
+
+Arithmetic of its own, over records alone; the replay is given these clocks, and the records are compared with them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.records import END_US, IDLE_US, Range, Record, unpack_u16
+from penstock.testing.line import Line
+
+Channel = tuple[int, str]
+"""Edge and producer chain."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a producer said of event time on one edge, epoch by epoch."""
+
+    epochs: list[int]
+    marks: list[int | None]
+
+    def before(self, epoch: int) -> int | None:
+        """Return what held after all epochs before this one."""
+        at = bisect_left(self.epochs, epoch)
+        return self.marks[at - 1] if at else None
+
+
+class Times:
+    """Event time in one run."""
+
+    def __init__(self, line: Line, program: Program) -> None:
+        self.faults: list[str] = []
+        self._said: dict[Channel, Said] = {}
+        self._line = line
+        self._program = program
+        self._watermarks: dict[str, list[int | None]] = {}
+        left = dict(program.stages)
+        while left:  # a stage after all that feed it, loops aside
+            ready = [
+                spec
+                for spec in left.values()
+                if not any(given.producer in left for given in spec.inputs if not given.feedback)
+            ]
+            for spec in ready or list(left.values()):
+                self._follow(spec)
+                del left[spec.name]
+
+    def late_us(
+        self, spec: StageSpec, taken: Range, epoch: int, ranges: list[Range], prior: int | None
+    ) -> int | None:
+        """Return up to which event time the rows of one producer epoch in a range are late."""
+        marks = {(one.edge, one.chain): self._before(one, one.start.epoch) for one in ranges}
+        marks[(taken.edge, taken.chain)] = self._before(taken, epoch)
+        return _least(spec, marks, prior)
+
+    def _before(self, taken: Range, epoch: int) -> int | None:
+        said = self._said.get((taken.edge, taken.chain))
+        return said.before(epoch) if said is not None else None
+
+    def _follow(self, spec: StageSpec) -> None:
+        shards: list[int | None] = [None] * spec.shards
+        events: dict[int, int] = {}
+        said = {edge.edge: Said([], []) for edge in spec.edges if edge.marked}
+        ended = False
+        for record in self._line.of(spec.name):
+            if spec.kind == "operator":
+                self._move(spec, record, shards)
+            ended = ended or record.watermark_us == END_US
+            for part in record.parts:
+                for number, event_us in part.event_us:
+                    events[number] = max(event_us, events.get(number, event_us))
+            own = (
+                None if None in shards or spec.kind != "operator" else min(s for s in shards if s is not None)
+            )
+            for edge in spec.edges:
+                if edge.marked:
+                    said[edge.edge].epochs.append(record.epoch)
+                    said[edge.edge].marks.append(_mark(edge, own, events, ended, record.idle))
+        self._said.update({(number, spec.name): found for number, found in said.items()})
+
+    def _move(self, spec: StageSpec, record: Record, shards: list[int | None]) -> None:
+        for group in record.groups:
+            mine = unpack_u16(group.shards).tolist()
+            marks = {(one.edge, one.chain): self._before(one, one.end.epoch) for one in group.ranges}
+            for prior in {shards[shard] for shard in mine}:
+                expected = _least(spec, marks, prior)
+                if expected != group.watermark_us:
+                    self.faults.append(
+                        f"'{spec.name}' epoch {record.epoch} has watermark {group.watermark_us}, its inputs give {expected}"
+                    )
+            for shard in mine:
+                shards[shard] = group.watermark_us
+
+
+def _mark(edge: EdgeSpec, own: int | None, events: Mapping[int, int], ended: bool, idle: bool) -> int | None:
+    if ended or own == END_US:
+        return END_US
+    if idle:
+        return IDLE_US
+    if edge.delay_us is None:
+        return own
+    return events[edge.edge] - edge.delay_us if edge.edge in events else None
+
+
+def _least(spec: StageSpec, marks: Mapping[Channel, int | None], prior: int | None) -> int | None:
+    said = [marks.get((given.edge, given.producer)) for given in spec.inputs if given.marked]
+    if not said or any(mark is None for mark in said):
+        return prior
+    least = min(mark for mark in said if mark is not None)
+    return prior if least == IDLE_US else max(least, least if prior is None else prior)

@@ -1,0 +1,132 @@
+"""What can be done with rows grouped by a window: the operators behind `groupBy(window(...), ...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.topology.aggregates import Aggregate, count, output_schema
+from penstock.topology.schema import parse_schema
+from penstock.topology.states import StateSpec, check_states
+from penstock.topology.stream import DEFAULT_SHARDS, GroupedStream, Node, Ring, Stream, operator_name
+from penstock.topology.windows import Window, check_output_mode
+
+
+class WindowedStream:
+    """Rows grouped by a window and any number of key columns, waiting for an operator.
+
+    The output begins with the grouping columns, in the order given; the window is a struct of `start` and `end`.
+    """
+
+    def __init__(self, node: Node, keys: tuple[str, ...], window: Window, place: int) -> None:
+        self._node = node
+        self._keys = keys
+        self._window = window
+        self._place = place
+        self._names = [*keys[:place], window.name, *keys[place:]]
+
+    def agg(
+        self,
+        *aggregates: Aggregate,
+        name: str | None = None,
+        shards: int = DEFAULT_SHARDS,
+        cores: int | None = None,
+    ) -> Stream:
+        """Keep built-in aggregates per window and key.
+
+        With outputMode "append", the default, a window is put out once, when the watermark has reached its end. With
+        "update" the windows that changed are put out after each epoch. Closed windows leave the state either way.
+
+        Args:
+            aggregates, name, shards, cores: as of `GroupedStream.agg`.
+        """
+        operator = operator_name(name, "agg", self._names)
+        schema = output_schema(aggregates, self._keys, self._node.schema, operator)
+        fields = list(schema)
+        fields.insert(self._place, self._window.field(self._node.schema))
+        if self._window.name in schema.names:
+            raise DeclarationError(
+                f"operator '{operator}' has two output columns '{self._window.name}'; rename one with .alias(...)."
+            )
+        return self._operator(operator, pa.schema(fields), shards, cores, aggregates=tuple(aggregates))
+
+    def count(self, name: str | None = None) -> Stream:
+        """Count the rows of each window and key."""
+        return self.agg(count(), name=name)
+
+    def apply_rows(
+        self,
+        function: Callable[..., Any],
+        *,
+        schema: object,
+        state: Mapping[str, StateSpec] | None = None,
+        name: str | None = None,
+        shards: int = DEFAULT_SHARDS,
+        cores: int | None = None,
+    ) -> Stream:
+        """Call `function(key, rows, state)` once per window and key, when the window closes; it returns output rows or
+        None.
+
+        Args:
+            function: `key` is a named tuple of the grouping columns, the window among them with `start` and `end`;
+                `rows` are all rows of the window in the order in which they came; `state` belongs to the key columns
+                without the window, so that one window can hand on to the next.
+            schema, state, name, shards, cores: as of `GroupedStream.apply_rows`.
+        """
+        if not callable(function):
+            raise DeclarationError(f"apply_rows(...) takes a function, not {function!r}.")
+        operator = operator_name(name, getattr(function, "__name__", "rows"), self._names)
+        states = check_states(state or {}, operator)
+        parsed = parse_schema(schema, f"schema of operator '{operator}'")
+        return self._operator(operator, parsed, shards, cores, function=function, states=states)
+
+    def _operator(self, name: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any) -> Stream:
+        # Without key columns all windows are in one shard: at any moment most rows belong to one window anyway.
+        shards, cores = (shards, cores) if self._keys else (1, 1)
+        grouped = GroupedStream(self._node, self._keys)
+        return grouped._operator(
+            name, "windowed", schema, shards, cores, window=self._window, window_at=self._place, **more
+        )
+
+
+def resolve_output_mode(node: Node, mode: str | None) -> Node:
+    """Return the topology with the output mode of each windowed operator settled.
+
+    The writer's mode goes to the operators whose rows reach the sink through stateless steps alone; windows further
+    upstream are put out once, when they close.
+
+    Raises:
+        DeclarationError: an operator cannot have the mode, or has no watermark and needs one.
+    """
+    done: dict[int, Node] = {}
+    rings: list[tuple[Ring, Node]] = []
+
+    def visit(one: Node, own: str | None) -> Node:
+        if id(one) in done:
+            return done[id(one)]
+        passed = own if one.kind in ("stateless", "union") else None
+        inputs = tuple(visit(given, passed) for given in one.inputs)
+        changed = _settled(replace(one, inputs=inputs), own)
+        if one.ring is not None and one.ring.fed is not None:
+            rings.append((Ring(), one.ring.fed))
+            changed = replace(changed, ring=rings[-1][0])
+        done[id(one)] = changed
+        return changed
+
+    found = visit(node, mode)
+    while rings:  # only now, when all that a loop goes through is known
+        ring, fed = rings.pop()
+        ring.fed = visit(fed, None)
+    return found if any(one.kind == "windowed" for one in done.values()) else node
+
+
+def _settled(node: Node, mode: str | None) -> Node:
+    if node.kind != "windowed" or node.window is None:
+        return node
+    event_time = node.inputs[0].event_time
+    settled = check_output_mode(node.name, node.window, bool(node.aggregates), mode, event_time)
+    return replace(node, output_mode=settled)

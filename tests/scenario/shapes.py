@@ -1,0 +1,155 @@
+"""A topology of every shape: a split, a union, a broadcast, a station, a join and a loop, with a plain model of it.
+
+Its result does not depend on how epochs are cut, so that any engine that runs it must agree with the model.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter, defaultdict
+from typing import Any
+
+import pyarrow as pa
+
+import penstock
+from penstock import col
+
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+ORDERS = pa.schema([("id", pa.int64()), ("user", pa.int64()), ("amount", pa.int64())])
+RULES = pa.schema([("rule", pa.int64()), ("least", pa.int64())])
+USERS = 23
+HOPS = 3
+
+
+def order(number: int) -> tuple[int, int, int]:
+    mixed = (number * 2654435761 + 97) & 0xFFFFFFFF
+    return number, mixed % USERS, (mixed >> 8) % 100
+
+
+def make_orders(start: int, count: int) -> pa.RecordBatch:
+    rows = [order(number) for number in range(start, start + count)]
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(ORDERS.names, row, strict=True)) for row in rows], schema=ORDERS
+    )
+
+
+def make_payments(start: int, count: int) -> pa.RecordBatch:
+    """Every other order is paid, in another order than they were made."""
+    rows = [order(2 * (number ^ 1)) for number in range(start, start + count)]
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(ORDERS.names, row, strict=True)) for row in rows], schema=ORDERS
+    )
+
+
+def make_rules(start: int, count: int) -> pa.RecordBatch:
+    rows = [(number, 10 * number) for number in range(start, start + count)]
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(RULES.names, row, strict=True)) for row in rows], schema=RULES
+    )
+
+
+def score(row: Any) -> tuple[int, int, int]:
+    return row.id, row.user, row.amount * 2
+
+
+def join(key: Any, left: list[Any], right: list[Any], state: Any) -> list[tuple[int, int, int]]:
+    """Put an order out when both it and its payment are there, in whatever order they come."""
+    out = []
+    for row in left:
+        state.made.update(row.amount)
+    for row in right:
+        state.paid.update(row.user)
+    if (left or right) and state.made.exists() and state.paid.exists():
+        out.append((key.id, state.paid.get(), state.made.get()))
+    return out
+
+
+def walk(key: Any, rows: list[Any], state: Any) -> list[tuple[int, int, int, int]]:
+    """Send every row round the loop until it has made its hops; each hop goes to another key."""
+    count = (state.seen.get() or 0) + len(rows)
+    state.seen.update(count)
+    return [(row.id, (row.user + 7) % USERS, row.amount + 1, row.hops + 1) for row in rows]
+
+
+def keep_rules(rows: list[Any], shared: Any) -> None:
+    for row in rows:
+        shared.rules[row.rule] = row.least
+
+
+def classify(key: Any, rows: list[Any], state: Any, shared: Any) -> list[tuple[int, int, int]]:
+    return [(row.id, row.user, row.amount) for row in rows]
+
+
+def flow(orders: penstock.Stream, payments: penstock.Stream, rules: penstock.Stream) -> penstock.Stream:
+    """Return one stream of (kind, id, user, amount, n) over all parts of the topology."""
+    scored = orders.map(score, schema="id long, user long, amount long").station("score", cores=2, shards=8)
+    small, large = scored.filter(col("amount") < 100), scored.filter(col("amount") >= 100)  # the split
+    joined = (
+        scored.groupBy("id")
+        .cogroup(payments.groupBy("id"))
+        .apply_rows(
+            join,
+            schema="id long, user long, amount long",
+            state={"made": penstock.ValueState("long"), "paid": penstock.ValueState("long")},
+            name="joined",
+            shards=8,
+            cores=2,
+        )
+    )
+    ring = penstock.loop("again", schema="id long, user long, amount long, hops long")
+    first = small.withColumn("hops", col("id") * 0)
+    walked = (
+        first.union(ring)
+        .groupBy("user")
+        .apply_rows(
+            walk,
+            schema="id long, user long, amount long, hops long",
+            state={"seen": penstock.ValueState("long")},
+            name="walked",
+            shards=8,
+            cores=2,
+        )
+    )
+    ring.feed(walked.filter(col("hops") < HOPS))
+    done = walked.filter(col("hops") >= HOPS).select("id", "user", "amount")
+    ruled = (
+        large.groupBy("user")
+        .with_broadcast(rules)
+        .apply_rows(
+            classify,
+            on_broadcast=keep_rules,
+            shared={"rules": penstock.MapState("long", "long")},
+            schema="id long, user long, amount long",
+            name="ruled",
+            shards=4,
+            cores=2,
+        )
+    )
+    kinds = [("joined", joined), ("walked", done), ("ruled", ruled)]
+    shown = [stream.withColumn("kind", penstock.lit(kind)) for kind, stream in kinds]
+    return (
+        shown[0].union(shown[1]).union(shown[2])
+        .groupBy("kind", "user")
+        .agg(penstock.count(), penstock.sum("amount").alias("amount"), name="total", shards=8, cores=2)
+    )  # fmt: skip
+
+
+def model(rows: int, paid: int) -> dict[tuple[str, int], tuple[int, int]]:
+    """What `flow` must have counted and summed in the end, by kind and user."""
+    counts: Counter[tuple[str, int]] = Counter()
+    sums: dict[tuple[str, int], int] = defaultdict(int)
+
+    def add(kind: str, user: int, amount: int) -> None:
+        counts[(kind, user)] += 1
+        sums[(kind, user)] += amount
+
+    payments = {2 * (number ^ 1) for number in range(paid)}
+    for number in range(rows):
+        id_, user, amount = order(number)
+        if id_ in payments:
+            add("joined", user, amount * 2)
+        if amount * 2 < 100:
+            add("walked", (user + 7 * HOPS) % USERS, amount * 2 + HOPS)
+        else:
+            add("ruled", user, amount * 2)
+    return {key: (counts[key], sums[key]) for key in counts}
