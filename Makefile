@@ -66,6 +66,10 @@ bench: $(STAMP) ## Run a benchmark: NAME=keyed-count QUICK=1 JSON=out.json
 torture: $(STAMP) ## Run the reliability tests at full counts (an hour at most, resumable): ONLY=3,7 JSON=out.json
 	@$(BIN)/python tests/torture/run.py $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
+.PHONY: soak
+soak: $(STAMP) ## Run a query at 20,000 rows/s for an hour and see whether anything grows: MINUTES=60 JSON=out.json
+	@$(BIN)/python tests/soak/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JSON),--json $(JSON))
+
 .PHONY: test-oldest
 test-oldest: $(OLDEST_STAMP) ## Smoke-test the oldest supported Spark in an environment of its own
 	@$(OLDEST)/bin/python -m pytest -q tests/spark/test_smoke.py

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jupyter_client
 import pyspark
 from tests.faults.spark_runs import HERE, Run
 
@@ -211,6 +210,8 @@ class Notebook(Program):
     """The same program in a kernel, as a notebook runs it: its source is a cell."""
 
     def start_kernel(self) -> None:
+        import jupyter_client  # brought by the dev extra; the other ways do without
+
         self.write_config()
         self.manager = jupyter_client.KernelManager(kernel_name="python3")
         self.manager.kernel_spec.argv[0] = sys.executable

@@ -12,12 +12,21 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 
 import penstock
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.scenario import shapes
+
+# Workers on the cluster cannot import the tests.
+cloudpickle.register_pickle_by_value(shapes)
 
 SHARDS = (24, 12)
 
@@ -74,6 +83,26 @@ def stream(rate: float, pause_s: float = 0.0, cores: int = 2) -> Any:
     )  # fmt: skip
 
 
+def all_shapes(rate: float) -> Any:
+    """A topology of every shape, with windows, sessions and timers; its sources end when they are given a limit."""
+    made = []
+    for name, make, schema in (
+        ("orders", shapes.make_orders, shapes.ORDERS),
+        ("payments", shapes.make_payments, shapes.ORDERS),
+        ("rules", shapes.make_rules, shapes.RULES),
+    ):
+        source = penstock.generate(make, schema=schema, rate=rate, name=name)
+        made.append(penstock.Stream(replace(source.node, bounded=True)))
+    return shapes.everything(*made)
+
+
+TOPOLOGIES = {
+    "bids": (lambda given: stream(given["rate"], given["pause_s"], given["cores"]), "items"),
+    "shapes": (lambda given: all_shapes(given["rate"]), "total"),
+}
+"""How each is made, and its operator whose rows are counted."""
+
+
 class KillAtStep:
     """Kills this process, as nothing but SIGKILL does, at the n-th step of its durable I/O."""
 
@@ -117,21 +146,22 @@ def main() -> None:
     spark = penstock.session(conf=given["conf"])
     folder, finish = Path(given["sink"]), Path(given["finish"])
     folder.mkdir(exist_ok=True)
-    bids = stream(given["rate"], given["pause_s"], given["cores"])
+    make, counted = TOPOLOGIES[given.get("topology", "bids")]
     writer = (
-        bids.writeStream.foreachBatch(sink_into(folder))
+        make(given)
+        .writeStream.foreachBatch(sink_into(folder))
         .option("checkpointLocation", given["checkpoint"])
         .option("retainAll", True)
     )
     query = writer.options(**given.get("options", {})).start(spark)
     while query.isActive:
-        seen = query._ask(look)
+        seen = query._ask(lambda shell: look(shell, counted))
         if seen is None:
             continue  # it is ending
         rows, pids, ready = seen
         print(json.dumps({"rows": rows, "leases": pids, "ready": ready}), flush=True)
         if finish.exists():
-            total = query._ask(end_source)
+            total = query._ask(end_sources)
             while query.isActive and not query._ask(lambda shell: shell.engine.drained()):
                 time.sleep(0.02)
             query.stop()
@@ -140,17 +170,19 @@ def main() -> None:
         time.sleep(0.05)
 
 
-def end_source(shell: Any) -> int:
-    """Let the source end with the rows that are due now; return how many there are."""
-    arrivals = shell.engine._arrivals["bids"]
-    arrivals.limit = max(shell.engine.chains["bids"].offset, arrivals.due(time.time()))
-    return int(arrivals.limit)
+def end_sources(shell: Any) -> int:
+    """Let the sources end with the rows that are due now, as many of each; return how many."""
+    chains, found = shell.engine.chains, shell.engine._arrivals
+    limit = max(max(chains[name].offset, arrivals.due(time.time())) for name, arrivals in found.items())
+    for arrivals in found.values():
+        arrivals.limit = limit
+    return int(limit)
 
 
-def look(shell: Any) -> tuple[int, dict[str, int], bool]:
+def look(shell: Any, counted: str) -> tuple[int, dict[str, int], bool]:
     engine = shell.engine
     ready = all(bool(run.ready.all()) for run in engine.runs.values())
-    return engine.chains["items"].rows_in, dict(shell.lease_pids), ready
+    return engine.chains[counted].rows_in, dict(shell.lease_pids), ready
 
 
 if __name__ == "__main__":

@@ -19,10 +19,12 @@ from penstock.spark.processes import descendants
 from penstock.testing.schedule import check_schedule
 
 
-def kill_drivers(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterator[str]:
+def kill_drivers(
+    on: LocalCluster, folder: Path, count: int, seed: int, topology: str = "bids", rate: float = 2000.0
+) -> Iterator[str]:
     """Kill the driver `count` times, at the n-th step of its durable I/O or after so many rows, then let one finish."""
     rng = random.Random(seed)
-    run = Run(folder, rate=2000.0)
+    run = Run(folder, rate=rate, topology=topology)
     for number in range(count):
         step = int(10 ** rng.uniform(0.5, 2.9)) if number % 2 == 0 else 0
         with driver(on, run, nodes=1, kill_at_step=step) as one:
@@ -48,7 +50,7 @@ def _rows_so_far(run: Run) -> int:
     if not list(run.checkpoint.glob("log/*.log")):
         return 0
     line = check_schedule(str(run.checkpoint), run.program())
-    return sum(part.rows_in for record in line.of("items") for part in record.parts)
+    return sum(part.rows_in for record in line.of(run.counted) for part in record.parts)
 
 
 def doubled_records(checkpoint: Path) -> list[tuple[str, int, str]]:
@@ -66,10 +68,12 @@ def doubled_records(checkpoint: Path) -> list[tuple[str, int, str]]:
     return twice
 
 
-def kill_leases(on: LocalCluster, folder: Path, count: int, seed: int) -> Iterator[str]:
+def kill_leases(
+    on: LocalCluster, folder: Path, count: int, seed: int, topology: str = "bids", rate: float = 1500.0
+) -> Iterator[str]:
     """Kill a lease's Python worker, and every third time a whole Spark executor, while the query runs."""
     rng = random.Random(seed)
-    run = Run(folder, rate=1500.0)
+    run = Run(folder, rate=rate, topology=topology)
     with driver(on, run) as one:
         for number in range(count):
             goal = one.rows + rng.randrange(100, 900)

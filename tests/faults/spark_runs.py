@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import spark_app
+from tests.scenario import shapes
 
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.program import Program
@@ -79,6 +80,7 @@ class Run:
     pause_s: float = 0.0
     cores: int = 2
     options: dict[str, object] = field(default_factory=dict)
+    topology: str = "bids"
     rows: int = 0
     """Known when a driver has finished."""
 
@@ -87,8 +89,14 @@ class Run:
         return self.folder / "checkpoint"
 
     def program(self) -> Program:
-        node = spark_app.stream(self.rate).node
-        return compile_program(node, tasks=2, memory_bytes=64 << 20)
+        make, _ = spark_app.TOPOLOGIES[self.topology]
+        given = {"rate": self.rate, "pause_s": 0.0, "cores": 2}
+        return compile_program(make(given).node, tasks=2, memory_bytes=64 << 20)
+
+    @property
+    def counted(self) -> str:
+        """The operator whose rows tell how far a run is."""
+        return spark_app.TOPOLOGIES[self.topology][1]
 
     def check(self, complete: bool = True) -> None:
         """Identical: the schedule tiles what was taken in, and a replay of it gives the same bytes."""
@@ -104,11 +112,14 @@ class Run:
         assert not list(folder.glob("*.differs")), "a sink epoch was handed over again with other rows"
         epochs = sorted(int(path.stem) for path in folder.glob("*.json"))
         assert epochs == list(range(1, len(epochs) + 1))
-        last: dict[str, tuple[Any, ...]] = {}
-        for epoch in epochs:
-            for row in json.loads((folder / f"{epoch}.json").read_text()):
-                last[row["item"]] = (row["count"], row["total"], row["best"])
-        assert last == model(self.rows)
+        rows = [row for epoch in epochs for row in json.loads((folder / f"{epoch}.json").read_text())]
+        if self.topology == "bids":
+            last = {row["item"]: (row["count"], row["total"], row["best"]) for row in rows}
+            assert last == model(self.rows)
+            return
+        seen = {(row["kind"], row["user"]): (row["count"], row["amount"]) for row in rows}
+        settled = {key: value for key, value in seen.items() if key[0] != "late"}
+        assert settled == {**shapes.model(self.rows, self.rows), **shapes.timed_model(self.rows)}
 
 
 def model(rows: int) -> dict[str, tuple[int, int, float]]:
@@ -138,7 +149,8 @@ class Driver:
                 "spark.cores.max": str(nodes * CORES), "spark.driver.memory": "512m"}  # fmt: skip
         given = {"conf": conf, "checkpoint": str(run.checkpoint), "sink": str(run.folder / "sink"),
                  "finish": str(self._finish),
-                 "rate": run.rate, "pause_s": run.pause_s, "cores": run.cores, "options": options, **more}  # fmt: skip
+                 "rate": run.rate, "pause_s": run.pause_s, "cores": run.cores, "topology": run.topology,
+                 "options": options, **more}  # fmt: skip
         config.write_text(json.dumps(given))
         self.errors = run.folder / f"{config.stem}.err"
         with self.errors.open("wb") as errors:

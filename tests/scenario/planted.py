@@ -140,9 +140,10 @@ PLANTED = (
         "the log is read before the claim",
         {"penstock.dataplane.opening": [
             ("    claim = recordlog.claim_generation(disk, checkpoint, who)\n",
-             "    early = _load(disk, checkpoint, program, meta)\n"
+             "    early = _load(disk, checkpoint, program, who)\n"
              "    claim = recordlog.claim_generation(disk, checkpoint, who)\n"),
-            ("        chains, fresh = _load(disk, checkpoint, program, meta)\n", "        chains, fresh = early\n"),
+            ("        return _load(disk, checkpoint, program, claim)\n",
+             "        return __import__('dataclasses').replace(early, claim=claim)\n"),
         ]},
         turn=1,
     ),

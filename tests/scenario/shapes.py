@@ -153,3 +153,101 @@ def model(rows: int, paid: int) -> dict[tuple[str, int], tuple[int, int]]:
         else:
             add("ruled", user, amount * 2)
     return {key: (counts[key], sums[key]) for key in counts}
+
+
+def stamp(row: Any) -> tuple[int, int, int, dt.datetime]:
+    """Give an order its event time: a second after the one before, up to twenty seconds early."""
+    return row.id, row.user, row.amount, event_time(row.id)
+
+
+def event_time(number: int) -> dt.datetime:
+    mixed = (number * 2246822519 + 3) & 0xFFFFFFFF
+    return START + dt.timedelta(seconds=number - (mixed >> 9) % 20)
+
+
+def remind(key: Any, rows: list[Any], state: Any) -> None:
+    state.count.update((state.count.get() or 0) + len(rows))
+    for row in rows:
+        state.set_timer(row.at + dt.timedelta(seconds=10))
+
+
+def reminded(key: Any, time: dt.datetime, state: Any) -> list[tuple[int, int, int]]:
+    return [(0, key.user, time.second)]
+
+
+def timed(orders: penstock.Stream) -> list[tuple[str, penstock.Stream]]:
+    """Windows, sessions and timers over the event time of the orders, as (kind, stream of id, user, amount)."""
+    stamped = orders.map(stamp, schema="id long, user long, amount long, at timestamp")
+    on_time = stamped.withWatermark("at", "30 seconds")
+    whole = (penstock.count().alias("id"), penstock.sum("amount").alias("amount"))
+    more = {"shards": 6, "cores": 2}
+    windows = on_time.groupBy(penstock.window("at", "20 seconds"), "user").agg(*whole, name="windows", **more)
+    slides = on_time.groupBy(penstock.window("at", "20 seconds", "10 seconds")).agg(
+        *whole, name="slides", **more
+    )
+    sessions = on_time.groupBy(penstock.session_window("at", "15 seconds"), "user").agg(
+        *whole, name="sessions", **more
+    )
+    reminders = on_time.groupBy("user").apply_rows(
+        remind,
+        on_timer=reminded,
+        schema="id long, user long, amount long",
+        state={"count": penstock.ValueState("long")},
+        name="reminders",
+        **more,
+    )
+    tardy = stamped.withWatermark("at", "2 seconds")
+    late = tardy.groupBy(penstock.window("at", "5 seconds"), "user").agg(*whole, name="late", **more)
+    columns = ["id", "user", "amount"]
+    return [
+        ("windows", windows.select(*columns)),
+        ("slides", slides.select("id", (col("id") * 0).alias("user"), "amount")),
+        ("sessions", sessions.select(*columns)),
+        ("reminders", reminders),
+        ("late", late.select(*columns)),
+    ]
+
+
+def everything(orders: penstock.Stream, payments: penstock.Stream, rules: penstock.Stream) -> penstock.Stream:
+    """`flow` and `timed` in one topology; the kind `late` depends on how the sources' epochs were cut."""
+    shown = [stream.withColumn("kind", penstock.lit(kind)) for kind, stream in timed(orders)]
+    together = shown[0]
+    for stream in shown[1:]:
+        together = together.union(stream)
+    counted = together.groupBy("kind", "user").agg(
+        penstock.count(), penstock.sum("amount").alias("amount"), name="timed", shards=5, cores=1
+    )
+    return flow(orders, payments, rules).union(counted.select("kind", "user", "count", "amount"))
+
+
+def timed_model(rows: int) -> dict[tuple[str, int], tuple[int, int]]:
+    """What `timed` must have given in the end, by kind and user, where that does not depend on epochs."""
+    counts: Counter[tuple[str, int]] = Counter()
+    sums: dict[tuple[str, int], int] = defaultdict(int)
+
+    def add(kind: str, user: int, amount: int) -> None:
+        counts[(kind, user)] += 1
+        sums[(kind, user)] += amount
+
+    windows: dict[tuple[str, int, int], int] = defaultdict(int)
+    times: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number in range(rows):
+        _, user, amount = order(number)
+        second = round((event_time(number) - START).total_seconds())
+        windows[("windows", second // 20, user)] += amount
+        for start in (second // 10 * 10, second // 10 * 10 - 10):
+            windows[("slides", start, 0)] += amount
+        times[user].append((second, amount))
+    for (kind, _, user), amount in windows.items():
+        add(kind, user, amount)
+    for user, found in times.items():
+        for second in {second for second, _ in found}:
+            add("reminders", user, (START + dt.timedelta(seconds=second + 10)).second)
+        end, total = None, 0
+        for second, amount in sorted(found):
+            if end is not None and second > end:
+                add("sessions", user, total)
+                total = 0
+            end, total = second + 15, total + amount
+        add("sessions", user, total)
+    return {key: (counts[key], sums[key]) for key in counts}

@@ -108,9 +108,9 @@ def test_an_ingest_whose_job_is_cancelled_starts_again_and_counts_every_row_once
 ) -> None:
     folder = tmp_path / "input"
     folder.mkdir()
-    for number in range(12):
+    for number in range(6):
         pq.write_table(
-            pa.table({"id": list(range(number * 50, number * 50 + 50))}), folder / f"{number:02}.parquet"
+            pa.table({"id": list(range(number * 40, number * 40 + 40))}), folder / f"{number:02}.parquet"
         )
     frame = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(str(folder))
 
@@ -129,7 +129,7 @@ def test_an_ingest_whose_job_is_cancelled_starts_again_and_counts_every_row_once
         wait_until(lambda: "penstock counted, ingest files" in descriptions(spark)[:3], query)
         while not ingest._restarts:
             spark.sparkContext.cancelAllJobs()
-            wait_until(lambda: bool(ingest._restarts) or committed(query, "files") == 600, query, 3)
+            wait_until(lambda: bool(ingest._restarts) or committed(query, "files") == 240, query, 3)
         query.processAllAvailable()
         last = {row["five"]: (row["count"], row["ids"]) for row in query.table().to_pylist()}
-    assert last == {five: (120, sum(range(five, 600, 5))) for five in range(5)}
+    assert last == {five: (48, sum(range(five, 240, 5))) for five in range(5)}

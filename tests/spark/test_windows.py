@@ -6,7 +6,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "ts timestamp, user string, v long"
-FILES, ROWS = 6, 60
+FILES, ROWS = 4, 60
 ZERO = dt.datetime(2024, 3, 1, tzinfo=dt.UTC)
 DELAY = "20 seconds"
 KINDS: dict[str, Callable[[Any], Any]] = {
@@ -96,10 +97,16 @@ def run_spark(
     def keep(batch: DataFrame, number: int) -> None:
         found.extend(tuple(row.values()) for row in batch.toArrow().to_pylist())
 
-    writer = spark_windows(read(spark, files), kinds).writeStream.outputMode(mode)
-    query = writer.option("checkpointLocation", str(path)).foreachBatch(keep).start()
+    # File by file: only when a batch without data has run after each does Spark judge the next rows by all before them.
+    fed = path / "in"
+    fed.mkdir(parents=True)
+    writer = spark_windows(read(spark, fed), kinds).writeStream.outputMode(mode)
+    query = writer.option("checkpointLocation", str(path / "checkpoint")).foreachBatch(keep).start()
     try:
-        query.processAllAvailable()
+        for file in sorted(files.iterdir()):
+            shutil.copy(file, fed / f".{file.name}")
+            os.rename(fed / f".{file.name}", fed / file.name)
+            query.processAllAvailable()
     finally:
         query.stop()
     return found
@@ -126,21 +133,14 @@ def run_ours(
 
 
 @pytest.fixture
-def one_stateful_operator(spark: SparkSession) -> Any:
-    """Spark judges a row by the watermark of the batch before it, as it does for queries of one stateful operator."""
-    settings = {
-        "spark.sql.streaming.statefulOperator.allowMultiple": "false",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
+def few_partitions(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
     yield
-    for name, old in before.items():
-        spark.conf.set(name, old)
+    spark.conf.set("spark.sql.shuffle.partitions", str(before))
 
 
-@pytest.mark.usefixtures("one_stateful_operator")
+@pytest.mark.usefixtures("few_partitions")
 def test_closed_windows_equal_sparks_on_rows_out_of_order_and_late(
     spark: SparkSession, files: Path, tmp_path: Path
 ) -> None:
@@ -155,7 +155,7 @@ def test_closed_windows_equal_sparks_on_rows_out_of_order_and_late(
     assert sum(count for kind, _, _, _, count, _ in ours if kind == "tumbling") < everything
 
 
-@pytest.mark.usefixtures("one_stateful_operator")
+@pytest.mark.usefixtures("few_partitions")
 def test_the_last_values_of_update_mode_equal_sparks(
     spark: SparkSession, files: Path, tmp_path: Path
 ) -> None:

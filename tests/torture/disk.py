@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from tests.faults.crash_runs import all_points, crash_by_exception, crash_by_exit
 from tests.faults.disk_weather import bad_disk as bad_disk_seed
 from tests.faults.disk_weather import clean_up_race, power_loss, power_loss_with_stale_blocks
+from tests.faults.shape_runs import story
 from tests.faults.zombie_runs import scratch, zombie
 from tests.torture.report import Report, over_seeds
 
@@ -58,3 +59,7 @@ def bad_disk(count: int, seed: int, report: Report) -> None:
 
 def clean_up_races(count: int, seed: int, report: Report) -> None:
     over_seeds(report, clean_up_race, count, seed, chunk=25)
+
+
+def all_shapes(count: int, seed: int, report: Report) -> None:
+    over_seeds(report, story, count, seed, chunk=25)

@@ -69,6 +69,21 @@ SUITES: tuple[Suite, ...] = (
     Suite("10", "ENOSPC, EIO and stalls at 5 % of calls", 200, "tests.torture.disk:bad_disk"),
     Suite("11", "clean-up racing with recovery", 100, "tests.torture.disk:clean_up_races"),
     Suite("12", "protocol simulation", 5_000, "tests.torture.protocol:seeds"),
+    Suite("13", "every shape, windows and timers, under all faults", 300, "tests.torture.disk:all_shapes"),
+    Suite(
+        "13-drivers",
+        "the driver of every shape killed, on Spark",
+        10,
+        "tests.torture.spark_kills:killed_drivers_of_all_shapes",
+        13,
+    ),
+    Suite(
+        "13-leases",
+        "leases and executors of every shape killed, on Spark",
+        10,
+        "tests.torture.spark_kills:killed_leases_of_all_shapes",
+        14,
+    ),
     Suite("12-planted", "planted bugs found by the simulation", 20, "tests.torture.protocol:planted"),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.faults import spark_kills
@@ -30,6 +31,18 @@ def killed_leases(count: int, seed: int, report: Report) -> None:
 def stopped_leases(count: int, seed: int, report: Report) -> None:
     """Test 5 on Spark: a lease stopped inside its work goes on after it was replaced: committed bytes unchanged."""
     _in_chunks(spark_kills.stop_leases, count, seed, report)
+
+
+def killed_drivers_of_all_shapes(count: int, seed: int, report: Report) -> None:
+    """Test 1 on a topology of every shape, with windows and timers."""
+    scenario = partial(spark_kills.kill_drivers, topology="shapes", rate=300.0)
+    _in_chunks(scenario, count, seed, report, chunk=5)
+
+
+def killed_leases_of_all_shapes(count: int, seed: int, report: Report) -> None:
+    """Test 2 on a topology of every shape, with windows and timers."""
+    scenario = partial(spark_kills.kill_leases, topology="shapes", rate=300.0)
+    _in_chunks(scenario, count, seed, report, chunk=5)
 
 
 def paused_driver(count: int, seed: int, report: Report) -> None:

@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.checkpoint import app as checkpoint_app
 from penstock.errors import PenstockError
 from penstock.version import __version__
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Stateful stream processing on Spark.")
+app.add_typer(checkpoint_app, name="checkpoint")
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
 
 
@@ -61,6 +63,29 @@ def bench(
     from penstock.bench.registry import run_bench
 
     raise typer.Exit(run_bench(name, quick=quick, path=json, only=only.split(",") if only else None))
+
+
+@app.command()
+def doctor(
+    checkpoint: Annotated[str | None, typer.Option(help="also look at this checkpoint folder")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="do not start Spark")] = False,
+    json: Annotated[
+        str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+    ] = None,
+) -> None:
+    """Say whether this machine is fit to run queries, and what to do where it is not; exit code 1 if it is not."""
+    from penstock.cli.doctor import Level, run_checks
+    from penstock.cli.output import FOUND, answer
+
+    checks = []
+    for check in run_checks(checkpoint, quick):
+        checks.append(check)
+        if json != "-":
+            fix = f"; {check.fix}" if check.fix else ""
+            typer.echo(f"{check.level:<4}  {check.what}: {check.found}{fix}")
+    answer(checks, json, lambda console: None)
+    if any(check.level is Level.FAIL for check in checks):
+        raise typer.Exit(FOUND)
 
 
 @app.command()

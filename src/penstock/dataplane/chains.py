@@ -66,10 +66,7 @@ class Chain:
         self.deltas: deque[DeltaFrame] = deque()
         self.out: dict[int, deque[PublishedRows]] = {edge.edge: deque() for edge in spec.edges}
         self.out_bytes = 0
-        self.channels = Channels(
-            {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.marked},
-            {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.feedback},
-        )
+        self.channels = _channels_of(spec)
         self.event_us: dict[int, int] = {}
         """By edge: latest event time of all rows so far, where the edge has a watermark of its own."""
         self.said: dict[int, int | None] = {}
@@ -194,6 +191,11 @@ class Chain:
         while queue and queue[0].epoch < before.epoch:
             self.out_bytes -= queue.popleft().bytes
 
+    def behind(self, edge: int) -> Range:
+        """An empty range behind all that is committed."""
+        at = Position(self.epoch + 1, 0)
+        return Range(edge, self.name, at, at, self.said.get(edge))
+
     def snapshot_of(self, shard: int) -> records.Snapshot | None:
         return self.snapshots.get(shard)
 
@@ -255,6 +257,36 @@ class Chain:
         self.late_rows, self.dead_rows, self.ended = base.late_rows, base.dead_rows, base.ended
         self.idle = IDLE_US in self.said.values()
 
+    def take_on(self, spec: StageSpec) -> dict[int, deque[PublishedRows]]:
+        """Be of another spec from now on; return the output edges that it lacks, with what waits on them.
+
+        On an edge that is new all that was said of event time is said already: it begins behind it.
+        """
+        self.spec = spec
+        self.channels = _channels_of(spec)
+        gone = {edge: queue for edge, queue in self.out.items() if edge not in {e.edge for e in spec.edges}}
+        for edge in spec.edges:
+            if edge.edge not in self.out:
+                self.said[edge.edge] = self._mark(edge, self.idle) if edge.marked else None
+        self.out = {edge.edge: self.out.get(edge.edge, deque()) for edge in spec.edges}
+        self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
+        # A source that has ended says so again to those who have not been told.
+        self.ended = self.ended and all(self.said.get(e.edge) == END_US for e in spec.edges if e.marked)
+        return gone
+
+    def stand_at(self, inputs: Mapping[ChannelKey, Range]) -> None:
+        """Have exactly these inputs; those that are new begin where their range says, which holds nothing."""
+        self.groups = [
+            ShardGroup(*_place(msgspec.structs.replace(group, ranges=_ranges_on(inputs, group.ranges))))
+            for group in map(_position_group, self.groups)
+        ]
+        if self.intent is not None:
+            groups = [
+                msgspec.structs.replace(group, ranges=_ranges_on(inputs, group.ranges))
+                for group in self.intent.groups
+            ]
+            self.intent = msgspec.structs.replace(self.intent, groups=groups)
+
     def live_files(self) -> set[str]:
         """Names of all data files that this chain still needs."""
         live = {frame.extent.file for frame in self.deltas}
@@ -264,6 +296,19 @@ class Chain:
         for queue in self.out.values():
             live.update(segment.extent.file for item in queue for segment in item.published.segments)
         return live
+
+
+def _channels_of(spec: StageSpec) -> Channels:
+    return Channels(
+        {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.marked},
+        {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.feedback},
+    )
+
+
+def _ranges_on(inputs: Mapping[ChannelKey, Range], ranges: Iterable[Range]) -> list[Range]:
+    """Ranges in their order, without inputs that are gone; on those that are new they hold nothing."""
+    kept = {ChannelKey(r.edge, r.chain): r for r in ranges if ChannelKey(r.edge, r.chain) in inputs}
+    return [*kept.values(), *(taken for key, taken in inputs.items() if key not in kept)]
 
 
 def _position_group(group: ShardGroup) -> Group:
@@ -346,6 +391,33 @@ class Chains:
                 self.by_name[saved.chain].load_base(saved)
         for record, encoded in tail:
             self.apply(record, encoded)
+
+    def adopt(self, program: Program) -> dict[ChannelKey, int]:
+        """Go on with a program that has other edges or more stages.
+
+        An edge that is new begins behind what its producer has committed: those rows went elsewhere.
+
+        Returns:
+            Rows that wait on edges that the program lacks, and that nobody would take.
+        """
+        left: dict[ChannelKey, int] = {}
+        for name, chain in self.by_name.items():
+            for edge, queue in chain.take_on(program.stages[name]).items():
+                if rows := sum(item.rows for item in queue):
+                    left[ChannelKey(edge, name)] = rows
+        fresh = [name for name in program.stages if name not in self.by_name]
+        self.program = program
+        self.by_name = {name: self.by_name.get(name) or Chain(spec) for name, spec in program.stages.items()}
+        for chain in self.by_name.values():
+            if chain.name in fresh:
+                chain.groups = [ShardGroup(chain.groups[0].shards, {})]
+            chain.stand_at(
+                {
+                    ChannelKey(given.edge, given.producer): self[given.producer].behind(given.edge)
+                    for given in chain.spec.inputs
+                }
+            )
+        return left
 
 
 def due_snapshots(chain: Chain, candidates: U16, retain_bytes: int, max_epochs: int, min_bytes: int) -> U16:

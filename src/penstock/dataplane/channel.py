@@ -250,6 +250,32 @@ def _one_batch(rows: pa.Table) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True)
+class OlderSchema:
+    """What rows of an edge looked like in files of driver generations before `until`."""
+
+    until: int
+    schema: pa.Schema
+
+
+def written_schema(file: str, schema: pa.Schema, older: Sequence[OlderSchema]) -> pa.Schema:
+    """Return the schema that the rows in a data file were written with."""
+    named = paths.parse_data(file) if older else None
+    if named is None:
+        return schema
+    return next((was.schema for was in older if named.generation < was.until), schema)
+
+
+def fill_in(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of an older schema as rows of this one: by name, with nulls for what they lack."""
+    names = batch.schema.names
+    columns = [
+        batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@dataclass(frozen=True)
 class SegmentRows:
     """One segment as read: rows sorted by shard, and rows per shard."""
 
@@ -264,8 +290,10 @@ class SegmentRows:
         return _offsets(self.counts)
 
 
-def read_segment(disk: Disk, checkpoint: str, extent: Extent, schema: pa.Schema) -> SegmentRows:
-    """Read one segment.
+def read_segment(
+    disk: Disk, checkpoint: str, extent: Extent, schema: pa.Schema, older: Sequence[OlderSchema] = ()
+) -> SegmentRows:
+    """Read one segment; rows that were written with an older schema get nulls for what they lack.
 
     Raises:
         CorruptFileError: the frame is damaged, or holds rows of another schema.
@@ -274,8 +302,9 @@ def read_segment(disk: Disk, checkpoint: str, extent: Extent, schema: pa.Schema)
     shards, rows, size = _HEAD.unpack_from(payload, 0)
     counts = np.frombuffer(payload, "<u4", shards, _HEAD.size).astype(np.uint32, copy=False)
     body = payload.slice(_HEAD.size + size + -size % 8)
+    written = written_schema(extent.file, schema, older)
     try:
-        batch = pa.ipc.read_record_batch(body, schema)
+        batch = pa.ipc.read_record_batch(body, written)
     except pa.ArrowException as error:
         path = paths.data_file(checkpoint, extent.file)
         raise CorruptFileError(
@@ -285,7 +314,7 @@ def read_segment(disk: Disk, checkpoint: str, extent: Extent, schema: pa.Schema)
         raise CorruptFileError(
             f"{paths.data_file(checkpoint, extent.file)} holds {batch.num_rows} rows, not {rows}."
         )
-    return SegmentRows(counts, batch)
+    return SegmentRows(counts, batch if written is schema else fill_in(batch, schema))
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,13 @@ def plan_writes(queued: Iterable[list[bytes] | Base]) -> Iterator[list[bytes] | 
 def read_sink_rows(disk: Disk, checkpoint: str, program: Program, work: SinkWork) -> pa.Table:
     """Return the rows of a sink epoch in the one fixed order: producer chain, epoch, task, row."""
     schema = program.stages[work.stage].schema
+    older = {given.edge: given.older for given in program.stages[work.stage].inputs}
     tables: list[pa.Table] = []
     for piece in work.pieces:
-        found = [read_segment(disk, checkpoint, s.extent, schema) for s in piece.source.published.segments]
+        found = [
+            read_segment(disk, checkpoint, s.extent, schema, older.get(piece.key.edge, ()))
+            for s in piece.source.published.segments
+        ]
         tables.extend(part.rows for part in slice_pieces(found, _SINK_SHARD, piece.start, piece.end))
     return pa.concat_tables(tables) if tables else schema.empty_table()
 

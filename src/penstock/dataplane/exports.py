@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane import paths
-from penstock.dataplane.channel import EdgeSpec, read_segment, slice_pieces
+from penstock.dataplane.channel import EdgeSpec, OlderSchema, read_segment, slice_pieces
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.program import InputSpec, Program, StageSpec
@@ -65,6 +65,8 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     schema: bytes
     """Of its rows, as Arrow encodes it."""
     pieces: list[ManifestPiece]
+    older: list[tuple[int, bytes]] = []
+    """Driver generations before which rows were written with another schema, and that schema; oldest first."""
 
     @property
     def row_bytes(self) -> int:
@@ -128,15 +130,23 @@ class ExportFolder:
 
     Args:
         keep_bytes: of rows that are kept for readers; the newest epoch always is.
+        older: schemas that rows had before the topology gained fields.
     """
 
     def __init__(
-        self, disk: Disk, checkpoint: str, operator: str, schema: pa.Schema, keep_bytes: int
+        self,
+        disk: Disk,
+        checkpoint: str,
+        operator: str,
+        schema: pa.Schema,
+        keep_bytes: int,
+        older: Sequence[OlderSchema] = (),
     ) -> None:
         self._disk = disk
         self._checkpoint = checkpoint
         self._operator = operator
         self._schema = schema.serialize().to_pybytes()
+        self._older = [(was.until, was.schema.serialize().to_pybytes()) for was in older]
         self._keep_bytes = keep_bytes
         self._guard = threading.Lock()
         self._kept: deque[Kept] = deque()
@@ -161,7 +171,7 @@ class ExportFolder:
             ManifestPiece(piece.start, piece.end, [one.extent for one in piece.source.published.segments])
             for piece in work.pieces
         ]
-        manifest = Manifest(self._operator, work.epoch, self._schema, pieces)
+        manifest = Manifest(self._operator, work.epoch, self._schema, pieces, self._older)
         with self._guard:
             repeated = bool(self._kept) and self._kept[-1].epoch >= work.epoch
         if not repeated:
@@ -276,9 +286,10 @@ def read_rows(disk: Disk, checkpoint: str, manifest: Manifest, schema: pa.Schema
         CorruptFileError: a file is damaged.
     """
     written = pa.ipc.read_schema(pa.py_buffer(manifest.schema))
+    older = [OlderSchema(until, pa.ipc.read_schema(pa.py_buffer(was))) for until, was in manifest.older]
     for piece in manifest.pieces:
         try:
-            found = [read_segment(disk, checkpoint, extent, written) for extent in piece.segments]
+            found = [read_segment(disk, checkpoint, extent, written, older) for extent in piece.segments]
         except CorruptFileError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise lost(manifest.operator, manifest.epoch, manifest.epoch) from error

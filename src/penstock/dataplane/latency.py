@@ -11,6 +11,9 @@ import numpy as np
 
 from penstock.dataplane.records import Stamp
 
+KEPT_S = 300.0
+"""How far back latency can be asked for; older commits are forgotten, so that memory does not grow with the run."""
+
 
 @dataclass(frozen=True)
 class Latency:
@@ -24,10 +27,11 @@ class Latency:
 
 
 class LatencyLog:
-    """Keeps one entry per commit; rows of a commit are taken as spread evenly between their first and last
-    arrival."""
+    """Keeps one entry per commit of the last minutes; rows of a commit are taken as spread evenly between their first
+    and last arrival."""
 
-    def __init__(self, entries: int = 200_000) -> None:
+    def __init__(self, entries: int = 200_000, kept_s: float = KEPT_S) -> None:
+        self._kept_s = kept_s
         self._entries: deque[tuple[float, int, float, float, float]] = deque(maxlen=entries)
 
     def add(self, at: float, commit_us: int, stamp: Stamp) -> None:
@@ -38,6 +42,8 @@ class LatencyLog:
             commit_us - stamp.first_us,
         )
         self._entries.append((at, stamp.rows, shortest, mean, longest))
+        while self._entries[0][0] < at - self._kept_s:
+            self._entries.popleft()
 
     def since(self, at: float) -> Latency | None:
         """Return the latency of rows committed at or after clock time `at`; None when there were none."""

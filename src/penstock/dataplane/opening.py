@@ -7,41 +7,24 @@ is durable before anything else happens. Nothing is overwritten; whatever does n
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import socket
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import msgspec
 
 from penstock.dataplane import paths, recordlog
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
-from penstock.dataplane.frames import FrameKind, decode_frame
-from penstock.dataplane.program import Program, StageSpec
-from penstock.dataplane.recordlog import Claim, frame_bytes
+from penstock.dataplane.fitting import Fitted, fit_program
+from penstock.dataplane.frames import FrameKind
+from penstock.dataplane.identity import Meta, encode_meta, hash_meta, skeleton
+from penstock.dataplane.metas import create_meta, read_metas
+from penstock.dataplane.positions import ChannelKey
+from penstock.dataplane.program import Program
+from penstock.dataplane.recordlog import Claim, LogTail, frame_bytes
 from penstock.dataplane.state.local import boot_id
 from penstock.errors import CheckpointError, PenstockError, StorageError
-
-
-class StageIdentity(msgspec.Struct, frozen=True):
-    """What must stay the same for a stage's state to stay meaningful."""
-
-    kind: str
-    schema: str
-    inputs: list[str] = []
-    keys: list[str] = []
-    shards: int = 1
-    logic: dict[str, object] = {}
-
-
-class Meta(msgspec.Struct, frozen=True):
-    format: int
-    query: str
-    stages: dict[str, StageIdentity]
 
 
 @dataclass(frozen=True)
@@ -54,21 +37,8 @@ class Opened:
     chains: Chains
     identity: bytes
     fresh: bool
-
-
-def identity_of(program: Program) -> dict[str, StageIdentity]:
-    return {name: _stage_identity(spec) for name, spec in program.stages.items()}
-
-
-def _stage_identity(spec: StageSpec) -> StageIdentity:
-    return StageIdentity(
-        kind=spec.kind,
-        schema=", ".join(f"{field.name} {field.type}" for field in spec.schema),
-        inputs=[given.producer for given in spec.inputs],
-        keys=list(spec.keys),
-        shards=spec.shards,
-        logic=spec.logic.identity() if spec.logic is not None else {},
-    )
+    program: Program
+    """The program with the edge numbers and older schemas of this checkpoint; the one to run."""
 
 
 def open_checkpoint(
@@ -94,8 +64,8 @@ def open_checkpoint(
     check_writable(checkpoint, disk)
     for folder in (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint)):
         disk.make_dirs(folder)
-    meta = _read_or_create_meta(disk, checkpoint, program)
-    _check_identity(checkpoint, meta, identity_of(program))
+    create_meta(disk, checkpoint, program)
+    _check_fits(disk, checkpoint, program)
     who = who or this_process()
     if not takeover:
         holder = recordlog.resolve_holder(
@@ -115,13 +85,11 @@ def open_checkpoint(
     recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall()))
     _drop_leftovers(disk, checkpoint)
     try:
-        chains, fresh = _load(disk, checkpoint, program, meta)
+        return _load(disk, checkpoint, program, claim)
     except PenstockError:
         with contextlib.suppress(PenstockError):  # what was refused is the news
             recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall(), released=True))
         raise
-    identity = hashlib.blake2b(msgspec.json.encode(meta), digest_size=8).digest()
-    return Opened(checkpoint, meta.query, claim, chains, identity, fresh)
 
 
 def _drop_leftovers(disk: Disk, checkpoint: str) -> None:
@@ -133,37 +101,46 @@ def _drop_leftovers(disk: Disk, checkpoint: str) -> None:
                     disk.delete(f"{folder}/{name}")
 
 
-def _load(disk: Disk, checkpoint: str, program: Program, meta: Meta) -> tuple[Chains, bool]:
+def _load(disk: Disk, checkpoint: str, program: Program, claim: Claim) -> Opened:
+    """Read what is committed, fit the program to it, and note the topology if it changed.
+
+    The topology that holds is the one that the newest base names, so that one which a start noted and never ran
+    under does not count.
+    """
     tail = recordlog.read_tail(disk, checkpoint)
-    chains = Chains(program)
-    if tail.base is None or tail.part is None:
-        return chains, True
-    if tail.base.query != meta.query:
-        path = paths.log(checkpoint, tail.part)
-        raise CheckpointError(
-            f"{path} is the log of another query than {paths.meta(checkpoint)}; restore both from a copy."
-        )
+    metas = read_metas(disk, checkpoint)
+    meta = metas.in_force(tail)
+    fitted = fit_program(checkpoint, meta, program, claim.generation)
+    chains = _fold(checkpoint, tail, meta, fitted)
+    identity = metas.identity_of(meta)
+    if fitted.changed:
+        payload = encode_meta(fitted.meta)
+        identity = hash_meta(payload)
+        disk.create_exclusive(paths.meta_version(checkpoint, identity), frame_bytes(FrameKind.META, payload))
+    return Opened(checkpoint, meta.query, claim, chains, identity, tail.base is None, fitted.program)
+
+
+def _fold(checkpoint: str, tail: LogTail, meta: Meta, fitted: Fitted) -> Chains:
+    """Fold the records under the topology that wrote them, then go on with the one that is started."""
+    if tail.base is None or not fitted.changed or not meta.edges:
+        chains = Chains(fitted.program)
+        if tail.base is not None:
+            chains.load(tail.base, tail.records)
+        return chains
+    chains = Chains(skeleton(meta))
     chains.load(tail.base, tail.records)
-    return chains, False
+    _check_left(checkpoint, meta, chains.adopt(fitted.program))
+    return chains
 
 
-def _read_or_create_meta(disk: Disk, checkpoint: str, program: Program) -> Meta:
-    path = paths.meta(checkpoint)
-    if disk.size(path) is None:
-        if disk.list(paths.logs(checkpoint)):
-            raise CheckpointError(
-                f"{path} is gone though the checkpoint has a log; restore the file from a copy."
-            )
-        meta = Meta(paths.FORMAT_VERSION, str(uuid.uuid4()), identity_of(program))
-        disk.create_exclusive(path, frame_bytes(FrameKind.META, msgspec.json.encode(meta)))
-    payload = bytes(decode_frame(disk.read(path), FrameKind.META, path))
-    head = msgspec.json.decode(payload)
-    if not isinstance(head, dict) or head.get("format", 0) > paths.FORMAT_VERSION:
+def _check_left(checkpoint: str, meta: Meta, left: dict[ChannelKey, int]) -> None:
+    consumers = {edge.number: edge.consumer for edge in meta.edges}
+    for key, rows in left.items():
         raise CheckpointError(
-            f"{path} has format {head.get('format') if isinstance(head, dict) else '?'}, this release reads up to "
-            f"{paths.FORMAT_VERSION}; use the newer release or a new checkpointLocation."
+            f"In the checkpoint {checkpoint} {rows} rows of '{key.chain}' wait for '{consumers.get(key.edge, '?')}', which "
+            f"does not read '{key.chain}' any more; start the topology as it was, let processAllAvailable() return, stop "
+            "it, and then change it."
         )
-    return msgspec.json.decode(payload, type=Meta)
 
 
 def _check_claimed(disk: Disk, checkpoint: str) -> None:
@@ -175,26 +152,26 @@ def _check_claimed(disk: Disk, checkpoint: str) -> None:
         )
 
 
-def _check_identity(checkpoint: str, meta: Meta, now: dict[str, StageIdentity]) -> None:
-    for name, was in meta.stages.items():
-        if name not in now:
-            raise CheckpointError(
-                f"The checkpoint {checkpoint} has {was.kind} '{name}', which this topology lacks (it has "
-                f"{', '.join(sorted(now))}); keep the name, or use a new checkpointLocation."
-            )
-        for field in StageIdentity.__struct_fields__:
-            before, after = getattr(was, field), getattr(now[name], field)
-            if before != after:
-                raise CheckpointError(
-                    f"{was.kind.capitalize()} '{name}' had {field} {before!r} in the checkpoint {checkpoint} and now has "
-                    f"{after!r}; change it back, or use a new checkpointLocation."
-                )
-    added = sorted(set(now) - set(meta.stages))
-    if added:
-        raise CheckpointError(
-            f"This topology has {', '.join(map(repr, added))}, which the checkpoint {checkpoint} lacks; use a new "
-            "checkpointLocation."
-        )
+def _check_fits(disk: Disk, checkpoint: str, program: Program) -> None:
+    """Refuse early what does not fit, so that a wrong start does not end a running query.
+
+    Which topology holds is known for sure only after the claim; until then, if the log cannot be read beside its
+    holder, one that fits is enough.
+    """
+    metas = read_metas(disk, checkpoint)
+    known = sorted(metas.known.values(), key=lambda meta: meta.generation)
+    if len(known) > 1:
+        with contextlib.suppress(CheckpointError, FileNotFoundError):
+            known = [metas.in_force(recordlog.read_tail(disk, checkpoint))]
+    error: CheckpointError | None = None
+    for meta in known:
+        try:
+            fit_program(checkpoint, meta, program, 0)
+            return
+        except CheckpointError as refused:
+            error = refused
+    assert error is not None
+    raise error
 
 
 def this_process() -> Claim:

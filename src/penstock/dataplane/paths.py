@@ -2,6 +2,7 @@
 
 ```
 CHECKPOINT/meta                            format version, query id, topology identity
+CHECKPOINT/meta-<hash>                     a topology that changed since; the newest base names the one that holds
 CHECKPOINT/drivers/g000001.claim           exclusive create: who owns the generation
 CHECKPOINT/drivers/heartbeat               holder's generation and time, replaced whole
 CHECKPOINT/log/g000001-p000001.log         records; every part begins with a base record
@@ -34,6 +35,7 @@ class DataFile(NamedTuple):
     kind: str
 
 
+_META = re.compile(r"meta-([0-9a-f]{16})$")
 _CLAIM = re.compile(r"g(\d{6,})\.claim$")
 _LOG = re.compile(r"g(\d{6,})-p(\d{6,})\.log$")
 _MANIFEST = re.compile(r"e(\d{9,})$")
@@ -42,6 +44,10 @@ _DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp)$")
 
 def meta(checkpoint: str) -> str:
     return f"{checkpoint}/meta"
+
+
+def meta_version(checkpoint: str, identity: bytes) -> str:
+    return f"{checkpoint}/meta-{identity.hex()}"
 
 
 def drivers(checkpoint: str) -> str:
@@ -99,6 +105,11 @@ def export_manifest(checkpoint: str, operator: str, epoch: int) -> str:
 def parse_manifest(name: str) -> int | None:
     found = _MANIFEST.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def parse_meta_version(name: str) -> bytes | None:
+    found = _META.fullmatch(name)
+    return bytes.fromhex(found[1]) if found else None
 
 
 def parse_claim(name: str) -> int | None:

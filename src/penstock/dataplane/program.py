@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.channel import EdgeSpec, OlderSchema
 from penstock.dataplane.logic.protocol import LogicSpec
 
 Generate = Callable[[int, int], pa.RecordBatch]
@@ -30,6 +30,8 @@ class InputSpec:
     """Whether the producer says something of event time."""
     feedback: bool = False
     """Whether the edge closes a loop; its rows are taken first."""
+    older: tuple[OlderSchema, ...] = ()
+    """Schemas that rows of this edge had before the topology gained fields, oldest first."""
 
 
 @dataclass(frozen=True)

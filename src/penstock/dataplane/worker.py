@@ -285,7 +285,7 @@ class Worker:
                 for piece in group.pieces:
                     if piece.input == number:
                         found = [
-                            read_segment(self._disk, self._identity.checkpoint, at, given.schema)
+                            read_segment(self._disk, self._identity.checkpoint, at, given.schema, given.older)
                             for at in piece.segments
                         ]
                         late_us = piece.late_us if task.spec.clocked else None

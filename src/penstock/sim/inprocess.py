@@ -79,7 +79,7 @@ class Driver(Process):
         self.sink = sink if sink is not None else SinkLog()
         self.name = name
         self.rows, self.rate = rows, rate
-        self._arrivals = arrivals or (lambda _: Arrivals([(1.0, rate)], rows))
+        self._arrivals = arrivals or (lambda _: Arrivals([(1.0, self.rate)], self.rows))
         self.roll_bytes = roll_bytes
         self.capacity, self.nodes = capacity, nodes
         self.failed: PenstockError | None = None
@@ -105,6 +105,7 @@ class Driver(Process):
         self.opened: Opened = open_checkpoint(
             self.disk, self.checkpoint, self.program, takeover=True, who=self._who(), wall=self.loop.wall
         )
+        self.program = self.opened.program
         self.generation = self.opened.claim.generation
         self.engine = Engine(
             self.program,

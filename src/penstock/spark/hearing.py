@@ -6,6 +6,7 @@ a handler of the user's may take its time, the hub's thread may not.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import sys
@@ -73,8 +74,10 @@ class Hearing:
     def _start(self) -> None:
         with self._guard:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="penstock-hearing", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="penstock-hearing", daemon=True)
+                with contextlib.suppress(RuntimeError):  # the interpreter is on its way out
+                    thread.start()
+                    self._thread = thread
 
     def _run(self) -> None:
         while (said := self._heard.get()) is not None:

@@ -25,7 +25,6 @@ from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.opening import Opened, open_checkpoint
-from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
@@ -205,7 +204,7 @@ class Query:
         """Return the latency of an operator's rows, from arrival at the source to commit.
 
         Args:
-            since: `time.monotonic()` value; the last ten seconds when not given.
+            since: `time.monotonic()` value, of the last five minutes; ten seconds ago when not given.
         """
         start = time.monotonic() - 10.0 if since is None else since
         found: Latency | None = self._ask(lambda shell: shell.engine.latency[operator].since(start))
@@ -355,18 +354,16 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         lambda opened: give_back(disk, checkpoint, opened.claim, time.time(), None),
     )
     try:
-        return _start_on(opened, declared, spark, program, settings)
+        return _start_on(opened, declared, spark, settings)
     except BaseException:
         with contextlib.suppress(Exception):
             give_back(disk, checkpoint, opened.claim, time.time(), None)
         raise
 
 
-def _start_on(
-    opened: Opened, declared: Declared, spark: SparkSession, program: Program, settings: Settings
-) -> Query:
+def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings: Settings) -> Query:
     """Start a query on a checkpoint that is claimed."""
-    disk, checkpoint = PosixDisk(), opened.checkpoint
+    disk, checkpoint, program = PosixDisk(), opened.checkpoint, opened.program
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
     kinds = {node.name: node.kind for node in _sources(declared.node)}
@@ -385,7 +382,7 @@ def _start_on(
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
         consume=consume,
-        exports=_open_exports(program, disk, opened, EXPORT_BYTES.of(declared.options)),
+        exports=_open_exports(disk, opened, EXPORT_BYTES.of(declared.options)),
         on_end=query._ended,
     )
     query._shell = shell
@@ -406,12 +403,14 @@ def _start_on(
     return query
 
 
-def _open_exports(program: Program, disk: Disk, opened: Opened, keep_bytes: int) -> dict[str, ExportFolder]:
+def _open_exports(disk: Disk, opened: Opened, keep_bytes: int) -> dict[str, ExportFolder]:
     found = {}
-    for name, spec in program.stages.items():
+    for name, spec in opened.program.stages.items():
         exported = exported_by(name)
         if exported is not None:
-            found[name] = ExportFolder(disk, opened.checkpoint, exported, spec.schema, keep_bytes)
+            found[name] = ExportFolder(
+                disk, opened.checkpoint, exported, spec.schema, keep_bytes, spec.inputs[0].older
+            )
             found[name].open(opened.query)
     return found
 

@@ -280,7 +280,8 @@ class SparkShell(Listener):
 
     def clean_up(self, names: Sequence[str]) -> None:
         doomed = list(names)
-        threading.Thread(target=self._delete, args=(doomed,), name="penstock-clean", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # the interpreter is on its way out; the next start cleans up
+            threading.Thread(target=self._delete, args=(doomed,), name="penstock-clean", daemon=True).start()
 
     def fail(self, error: PenstockError) -> None:
         self._finish(error)

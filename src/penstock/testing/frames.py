@@ -89,10 +89,11 @@ class _Comparison:
     def by_content(self) -> list[str]:
         """Compare how often each row is there; rows without an equal are told with the most similar one left over."""
         lefts, rights = self._left_over(0), self._left_over(1)
+        one_each = len(lefts) == len(rights) == 1
         found = []
         for at in lefts:
             near = max(rights, key=lambda other: self._alike(at, other), default=None)
-            if near is not None and self._alike(at, near):
+            if near is not None and (one_each or self._alike(at, near)):
                 rights.remove(near)
                 found.append(f"row {at} of left and row {near} of right: {self._differing(at, near)}")
             else:
@@ -180,7 +181,7 @@ def _frame_of_rows(rows: list[Any], side: str) -> _Frame:
 
 def _fields_of(row: Any) -> Sequence[str]:
     """Return the names that a row has: Spark's rows keep them one by one, named tuples in their class."""
-    names: Sequence[str] = getattr(row, "__fields__", None) or getattr(row, "_fields", ())
+    names: Sequence[str] = getattr(row, "__fields__", ()) or getattr(row, "_fields", ())
     return names
 
 

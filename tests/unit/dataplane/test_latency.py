@@ -47,3 +47,11 @@ def test_old_entries_are_forgotten_when_there_are_too_many() -> None:
         log.add(float(at), 1_000, Stamp(1, 0, 0.0, 0))
     found = log.since(0.0)
     assert found is not None and found.rows == 3
+
+
+def test_commits_of_long_ago_are_forgotten() -> None:
+    log = LatencyLog(kept_s=60.0)
+    for at in range(1_000):
+        log.add(float(at), 1_000, Stamp(1, 0, 0.0, 0))
+    found = log.since(0.0)
+    assert found is not None and found.rows == 61

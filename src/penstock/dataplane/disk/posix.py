@@ -30,6 +30,12 @@ class _ReadHandle:
         status = os.fstat(self.fd)
         self.identity = (status.st_dev, status.st_ino)
 
+    def is_deleted(self) -> bool:
+        try:
+            return os.fstat(self.fd).st_nlink == 0
+        except OSError:  # a network file system may have forgotten it
+            return True
+
     def __del__(self) -> None:
         if hasattr(self, "fd"):
             os.close(self.fd)
@@ -109,11 +115,19 @@ class PosixCalls:
         with self._lock:
             handle = self._handles.get(path)
             if handle is None or handle.identity != (status.st_dev, status.st_ino):
-                handle = self._handles[path] = _ReadHandle(path)
+                handle = _ReadHandle(path)
+                self._drop_deleted()
+                self._handles[path] = handle
             self._handles.move_to_end(path)
             if len(self._handles) > self._open_files:
                 self._handles.popitem(last=False)
         return handle
+
+    def _drop_deleted(self) -> None:
+        """Let go of files that another process has deleted since: held open, they would still take up the disk."""
+        for path, handle in list(self._handles.items()):
+            if handle.is_deleted():
+                del self._handles[path]
 
     def _evict(self, path: str) -> None:
         if os.getpid() == self._pid:

@@ -233,12 +233,14 @@ class AggregateWindows(_KeyedWindows):
         )
         order = np.lexsort((groups.partial((_AT, "max")).values, groups.batch.shards)).tolist()
         found: list[Held] = [None] * len(parts)
+        touched: list[KeyState] = []
         for shard, places in _runs(order, groups.batch.shards):
             names = list(dict.fromkeys(keys[at] for at in places))
             states = dict(zip(names, self._entries.touch(shard, names), strict=True))
             for at in places:
                 found[at] = self._add(states[keys[at]], *parts[at])
-            self._entries.settle(list(states.values()))
+            touched.extend(states.values())
+        self._entries.settle(touched)
         return found
 
     def _merged(self, before: Held, new: Held) -> Held:
@@ -298,13 +300,15 @@ class FunctionWindows(_KeyedWindows):
         starts = table.column(START).to_numpy().tolist()
         lates = self._lates(given, groups)
         rows = batch_to_rows(table.drop_columns([START]), self._row_class)
+        touched: list[KeyState] = []
         for at, shard in enumerate(given.shards.tolist()):
             first, last = groups.shard_bounds[at], groups.shard_bounds[at + 1]
             states = self._entries.touch(shard, groups.keys[first:last])
             for state, number in zip(states, range(first, last), strict=True):
                 part = slice(groups.bounds[number], groups.bounds[number + 1])
                 self._store(state, starts[part], rows[part], lates[part])
-            self._entries.settle(states)
+            touched.extend(states)
+        self._entries.settle(touched)
         return None
 
     def _grouped(self, given: ShardedRows) -> Groups:

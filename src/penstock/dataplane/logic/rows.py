@@ -137,18 +137,33 @@ class RowLogic(PlainLogic):
     ) -> list[list[Any]]:
         """As `_call`, but a call that raises, or returns rows that do not fit, is taken back and kept as a letter."""
         results: list[list[Any]] = []
+
+        def take_back(at: int, error: Exception) -> None:
+            letters.add(states[at]._key, rows[bounds[at] - bounds[0] : bounds[at + 1] - bounds[0]], error)
+            self.state.roll_back(states[at], keys[at])
+            results[at] = []
+
         for at, state in enumerate(states):
-            mine = rows[bounds[at] - bounds[0] : bounds[at + 1] - bounds[0]]
+            results.append([])
             try:
-                result = list(self._spec.fn(state._key, mine, state) or ())
-                if result:
-                    rows_to_batch(result, self._spec.schema, self._operator)
-                results.append(result)
+                mine = rows[bounds[at] - bounds[0] : bounds[at + 1] - bounds[0]]
+                results[at] = list(self._spec.fn(state._key, mine, state) or ())
             except Exception as error:
-                letters.add(state._key, mine, error)
-                self.state.roll_back(state, keys[at])
-                results.append([])
+                take_back(at, error)
+        if not self._fits(list(chain.from_iterable(results))):  # seldom; only then is it asked call by call
+            for at, result in enumerate(results):
+                try:
+                    rows_to_batch(result, self._spec.schema, self._operator)
+                except Exception as error:
+                    take_back(at, error)
         return results
+
+    def _fits(self, rows: list[Any]) -> bool:
+        try:
+            rows_to_batch(rows, self._spec.schema, self._operator)
+        except Exception:
+            return False
+        return True
 
     def _named(self, states: list[KeyState], results: list[list[Any]], error: OperatorError) -> OperatorError:
         """Say which key's rows did not fit."""

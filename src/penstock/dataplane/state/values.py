@@ -8,6 +8,7 @@ code.
 from __future__ import annotations
 
 from collections import namedtuple
+from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any, Final, Optional
 
@@ -44,6 +45,8 @@ class ValueCodec:
         # integer may stand for a double, or a local time for one in UTC.
         self._faithful = not any(_holds(type_, is_) for is_ in _MANY_ENCODINGS)
         self._decoder = msgspec.msgpack.Decoder(_bounded_type(type_))
+        # A struct that gained nullable fields since a value was stored: what it lacks reads as null.
+        self._grown = msgspec.msgpack.Decoder(_grown_struct(type_)) if pa.types.is_struct(type_) else None
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 
     def decode(self, raw: bytes) -> Any:
@@ -55,6 +58,9 @@ class ValueCodec:
         try:
             return self._decoder.decode(raw)
         except msgspec.MsgspecError as error:
+            if self._grown is not None:
+                with suppress(msgspec.MsgspecError):
+                    return self._decoder.decode(self._encoder.encode(self._grown.decode(raw)))
             raise CheckpointError(
                 f"stored state is no {self.type} ({error}); the checkpoint is of another topology"
             ) from error
@@ -167,6 +173,20 @@ def _bounded_struct(type_: pa.StructType) -> Any:
     made: Any = namedtuple("Row", [field.name for field in type_], rename=True)  # type: ignore[misc]
     types = [_or_null(field.type) if field.nullable else _bounded_type(field.type) for field in type_]
     made.__annotations__ = dict(zip(made._fields, types, strict=True))
+    return made
+
+
+@lru_cache(maxsize=1024)
+def _grown_struct(type_: pa.StructType) -> Any:
+    """The struct with null for nullable fields at its end that an encoding lacks."""
+    fields = list(type_)
+    strict = max((at for at, field in enumerate(fields) if not field.nullable), default=-1)
+    made: Any = namedtuple("Grown", [field.name for field in fields], rename=True)  # type: ignore[misc]
+    made.__new__.__defaults__ = (None,) * (len(fields) - strict - 1)
+    made._field_defaults = dict.fromkeys(made._fields[strict + 1 :])
+    made.__annotations__ = dict(
+        zip(made._fields, _bounded_struct(type_).__annotations__.values(), strict=True)
+    )
     return made
 
 

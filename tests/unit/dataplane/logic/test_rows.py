@@ -228,3 +228,23 @@ def test_rows_of_a_key_keep_their_order_however_many_there_are(keys: int) -> Non
     assert groups.order is not None
     for first, last in list(zip(groups.bounds, groups.bounds[1:], strict=False))[:200]:
         assert np.all(np.diff(groups.order[first:last]) > 0)
+
+
+def test_of_calls_with_dead_letters_only_those_that_raise_or_do_not_fit_are_taken_back(
+    tmp_path: Path,
+) -> None:
+    def moody(key: Any, rows: list[Any], state: Any) -> list[Any]:
+        made = list(total(key, rows, state) or ())
+        if rows[-1].amount == 13:
+            raise ValueError("thirteen")
+        return [(key.user, "much")] if rows[-1].amount == 99 else made
+
+    spec = RowLogicSpec(moody, OUTPUT, {"total": ValueState("long")}, dead_letters=True)
+    logic = opened(spec.build("sums", ["user"], INPUT, SHARDS, 1 << 20), tmp_path)
+    run(logic, 1, users(("a", 1), ("b", 1), ("c", 1)))
+    made = run(logic, 2, users(("a", 13), ("b", 99), ("c", 5)))
+    assert made == [{"user": "c", "total": 6}]
+    letters = logic.sides["dead"].to_pylist()
+    assert sorted(letter["key"] for letter in letters) == ['["a"]', '["b"]']
+    after = run(logic, 3, users(("a", 2), ("b", 2), ("c", 2)))
+    assert {row["user"]: row["total"] for row in after} == {"a": 3, "b": 3, "c": 8}

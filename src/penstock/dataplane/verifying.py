@@ -1,0 +1,327 @@
+"""Reads everything that a checkpoint's records name and says what is damaged, file by file. Writes nothing.
+
+Every frame is read against kind, length and CRC of the record that names it; every segment's rows are read; every
+shard is rebuilt and must give its digest. What a restart does not need any more is read too, and told apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from penstock.dataplane import paths, recordlog, records
+from penstock.dataplane.chains import Chain, Chains
+from penstock.dataplane.channel import read_entries, read_frame, read_segment
+from penstock.dataplane.disk import Disk, is_temp
+from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_frames
+from penstock.dataplane.inspecting import Look, is_known_file, look
+from penstock.dataplane.metas import read_metas
+from penstock.dataplane.program import InputSpec
+from penstock.dataplane.rebuilding import digest_function, input_schema, rebuild
+from penstock.dataplane.recordlog import LogTail
+from penstock.dataplane.records import Extent
+from penstock.errors import CheckpointError, PenstockError
+
+DAMAGE, NOTE = "damage", "note"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    level: str
+    """damage: a restart needs it; note: a restart does not."""
+    file: str
+    """Relative to the checkpoint."""
+    message: str
+
+
+@dataclass
+class Report:
+    """What was read and what was found."""
+
+    checkpoint: str
+    files: int = 0
+    frames: int = 0
+    bytes: int = 0
+    rows: int = 0
+    shards: int = 0
+    records: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.level == DAMAGE for finding in self.findings)
+
+    def add(self, level: str, file: str, message: str) -> None:
+        name = os.path.relpath(file, self.checkpoint) if file.startswith("/") else file
+        self.findings.append(Finding(level, name, message))
+
+
+def verify(disk: Disk, checkpoint: str) -> Report:
+    """Read a checkpoint whole.
+
+    Raises:
+        CheckpointError: the folder is no checkpoint at all.
+    """
+    report = Report(checkpoint)
+    if not disk.list(paths.logs(checkpoint)) and disk.size(paths.meta(checkpoint)) is None:
+        raise CheckpointError(
+            f"{checkpoint} is no Penstock checkpoint: it has neither 'meta' nor 'log'; name the folder given as "
+            "checkpointLocation."
+        )
+    _verify_small_files(disk, report)
+    tails = _verify_log(disk, report)
+    seen = _try(report, paths.meta(checkpoint), lambda: look(disk, checkpoint))
+    if seen is not None:
+        _verify_live(disk, report, seen)
+        _verify_state(disk, report, seen)
+        _verify_rest(disk, report, seen, tails)
+    _note_strangers(disk, report)
+    report.findings = list(dict.fromkeys(report.findings))
+    return report
+
+
+def _try(report: Report, path: str, read: Callable[[], T], level: str = DAMAGE) -> T | None:
+    """Read; what is refused becomes a finding at the file that the message names."""
+    try:
+        return read()
+    except FileNotFoundError as error:
+        report.add(
+            level, str(error.filename or path), f"{error.filename or path} is gone; restore it from a copy."
+        )
+    except PenstockError as error:
+        if not any(str(error) == known.message for known in report.findings):
+            report.add(level, _file_of(report.checkpoint, str(error)) or path, str(error))
+    except (msgspec.MsgspecError, ValueError) as error:
+        report.add(level, path, f"{path} cannot be read ({error}); restore it from a copy.")
+    return None
+
+
+def _file_of(checkpoint: str, message: str) -> str | None:
+    """The first file of the checkpoint that a message names."""
+    words = (word.rstrip(":;,.") for word in message.split())
+    return next((word for word in words if word.startswith(checkpoint + "/")), None)
+
+
+def _count(report: Report, size: int) -> None:
+    report.frames += 1
+    report.bytes += size
+
+
+# -- log and small files ------------------------------------------------------------------------------------------
+
+
+def _verify_small_files(disk: Disk, report: Report) -> None:
+    checkpoint = report.checkpoint
+    _try(report, paths.meta(checkpoint), lambda: read_metas(disk, checkpoint))
+    for name in disk.list(paths.drivers(checkpoint)):
+        generation = paths.parse_claim(name)
+        if generation is None:
+            continue
+        path = paths.claim(checkpoint, generation)
+        claim = _try(report, path, partial(recordlog.read_claim, disk, checkpoint, generation))
+        _count(report, disk.size(path) or 0)
+        if claim is not None and claim.generation != generation:
+            report.add(
+                DAMAGE,
+                path,
+                f"{path} holds the claim of generation {claim.generation}; restore it from a copy.",
+            )
+    beat = paths.heartbeat(checkpoint)
+    if disk.size(beat) is not None:
+        _try(report, beat, lambda: decode_frame(disk.read(beat), FrameKind.CLAIM, beat), NOTE)
+        _count(report, disk.size(beat) or 0)
+
+
+def _verify_log(disk: Disk, report: Report) -> list[LogTail]:
+    checkpoint = report.checkpoint
+    names = disk.list(paths.logs(checkpoint))
+    parts = sorted(part for part in map(paths.parse_log, names) if part is not None)
+    tails = []
+    for part in parts:
+        path = paths.log(checkpoint, part)
+        newest = part == parts[-1]
+        tail = _try(
+            report,
+            path,
+            partial(recordlog.read_part, disk, checkpoint, part),
+            DAMAGE if newest else NOTE,
+        )
+        if tail is None:
+            continue
+        tails.append(tail)
+        report.records += len(tail.records)
+        data = disk.read(path)
+        scan = scan_frames(data, path)
+        for frame in scan:
+            _count(report, frame.payload.size)
+        if scan.end is ScanEnd.TORN:
+            cut = len(data) - scan.end_offset
+            report.add(
+                NOTE,
+                path,
+                f"{path} ends in {cut} bytes of an append that a crash cut off and nobody was told of; a start passes over "
+                "them, `penstock checkpoint repair` cuts them off.",
+            )
+    _try(report, paths.newest_log(checkpoint), lambda: recordlog.read_tail(disk, checkpoint))
+    if parts and disk.size(paths.newest_log(checkpoint)) is None:
+        report.add(
+            NOTE,
+            paths.newest_log(checkpoint),
+            "log/newest is gone, so that the loss of the newest part would not be noticed; the next start writes it.",
+        )
+    if parts and disk.size(path := paths.claim(checkpoint, parts[-1].generation)) is None:
+        report.add(
+            DAMAGE,
+            path,
+            f"{path} is gone though the log has parts of that generation; restore it from a copy.",
+        )
+    return tails
+
+
+# -- data ---------------------------------------------------------------------------------------------------------
+
+
+def _verify_live(disk: Disk, report: Report, seen: Look) -> None:
+    """Everything that a restart reads besides state: what waits in the channels."""
+    for chain in seen.chains.by_name.values():
+        for given in chain.spec.inputs:
+            for item in seen.chains[given.producer].out[given.edge]:
+                for segment in item.published.segments:
+                    _verify_segment(disk, report, segment, given, DAMAGE)
+
+
+def _verify_segment(
+    disk: Disk, report: Report, segment: records.Segment, given: InputSpec, level: str
+) -> None:
+    path = paths.data_file(report.checkpoint, segment.extent.file)
+    read = _try(
+        report,
+        path,
+        lambda: (
+            read_segment(disk, report.checkpoint, segment.extent, given.schema, given.older)
+            if len(given.schema)
+            else read_frame(disk, report.checkpoint, segment.extent, FrameKind.SEGMENT)
+        ),
+        level,
+    )
+    _count(report, segment.extent.length)
+    counts = getattr(read, "counts", None)
+    if counts is None:
+        return
+    report.rows += segment.rows
+    if not np.array_equal(counts, records.unpack_u32(segment.shard_rows)):
+        report.add(
+            level,
+            path,
+            f"{path} has other rows per shard at offset {segment.extent.offset} than its record says.",
+        )
+
+
+def _verify_state(disk: Disk, report: Report, seen: Look) -> None:
+    for chain in seen.chains.by_name.values():
+        if chain.spec.kind == "operator" and _verify_frames(disk, report, _state_extents(chain), DAMAGE):
+            _verify_digests(disk, report, seen, chain)
+
+
+def _state_extents(chain: Chain) -> Iterable[tuple[Extent, FrameKind]]:
+    for snapshot in chain.snapshots.values():
+        if snapshot.extent is not None:
+            yield snapshot.extent, FrameKind.SNAPSHOT
+    for frame in chain.deltas:
+        yield frame.extent, FrameKind.DELTA
+
+
+def _verify_frames(
+    disk: Disk, report: Report, extents: Iterable[tuple[Extent, FrameKind]], level: str
+) -> bool:
+    """Read deltas and snapshots; return whether all are whole."""
+    whole = True
+    for extent, kind in extents:
+        path = paths.data_file(report.checkpoint, extent.file)
+        read = _try(report, path, partial(read_entries, disk, report.checkpoint, extent, kind), level)
+        _count(report, extent.length)
+        whole = whole and read is not None
+    return whole
+
+
+def _verify_digests(disk: Disk, report: Report, seen: Look, chain: Chain) -> None:
+    stage = seen.meta.stages[chain.name]
+    schema = input_schema(chain)
+    if not len(schema):
+        report.add(
+            NOTE,
+            "meta",
+            f"digests of '{chain.name}' are not checked: the checkpoint was begun by an early release.",
+        )
+        return
+    digest_of = digest_function(stage, schema, chain.name)
+    for found in rebuild(disk, report.checkpoint, chain, range(chain.spec.shards)):
+        report.shards += 1
+        version = int(chain.versions[found.shard])
+        given = _try(report, paths.data(report.checkpoint), partial(digest_of, found.entries))
+        if found.version == version and given == chain.digest(found.shard):
+            continue
+        snapshot = chain.snapshot_of(found.shard)
+        files = {snapshot.extent.file} if snapshot is not None and snapshot.extent is not None else set()
+        files |= {frame.extent.file for frame in chain.deltas}
+        report.add(
+            DAMAGE,
+            f"data/{min(files, default='?')}",
+            f"state of operator '{chain.name}', shard {found.shard}, rebuilt from {', '.join(sorted(files)) or 'nothing'} "
+            f"has version {found.version}, not {version}, or another digest than the log says; restore the "
+            "checkpoint from a copy.",
+        )
+
+
+def _verify_rest(disk: Disk, report: Report, seen: Look, tails: list[LogTail]) -> None:
+    """What records name and no restart needs: read where its file is still there."""
+    live = _live_extents(seen.chains)
+    present = set(disk.list(paths.data(report.checkpoint)))
+    report.files = len(present)
+    inputs = {given.edge: given for stage in seen.chains.program.stages.values() for given in stage.inputs}
+    read: set[Extent] = set()
+    for part in (part for tail in tails for record, _ in tail.records for part in record.parts):
+        for segment in part.segments:
+            at = segment.extent
+            if at.file in present and at not in live | read and segment.edge in inputs:
+                read.add(at)
+                _verify_segment(disk, report, segment, inputs[segment.edge], NOTE)
+        others = [(s.extent, FrameKind.SNAPSHOT) for s in part.snapshots if s.extent is not None]
+        others += [(part.delta, FrameKind.DELTA)] if part.delta is not None else []
+        rest = [one for one in others if one[0].file in present and one[0] not in live | read]
+        read.update(extent for extent, _ in rest)
+        _verify_frames(disk, report, rest, NOTE)
+
+
+def _live_extents(chains: Chains) -> set[Extent]:
+    live: set[Extent] = set()
+    for chain in chains.by_name.values():
+        live.update(extent for extent, _ in _state_extents(chain))
+        for queue in chain.out.values():
+            live.update(segment.extent for item in queue for segment in item.published.segments)
+    return live
+
+
+def _note_strangers(disk: Disk, report: Report) -> None:
+    root = report.checkpoint
+    for folder in (root, paths.drivers(root), paths.logs(root), paths.data(root)):
+        for name in disk.list(folder):
+            if is_temp(name):
+                report.add(
+                    NOTE,
+                    f"{folder}/{name}",
+                    f"{folder}/{name} is what a write left that was cut off; repair removes it.",
+                )
+            elif not is_known_file(root, folder, name):
+                report.add(
+                    NOTE, f"{folder}/{name}", f"{folder}/{name} is no file of Penstock's; it is left alone."
+                )
