@@ -40,10 +40,12 @@ def session(app_name: str = "penstock", **settings: Any) -> SparkSession:
 
 
 def from_dataframe(dataframe: Any, *, name: str = "source", stamp: str | None = None) -> Stream:
-    """Take a streaming DataFrame as a source.
+    """Take a DataFrame as a source: a streaming one, or a batch one, which is bounded.
+
+    A batch DataFrame is taken in once, as a whole; a query whose sources are all bounded ends by itself.
 
     Args:
-        dataframe: any streaming DataFrame of Spark Classic.
+        dataframe: any DataFrame of Spark Classic.
         name: of the source; it is part of the checkpoint's identity.
         stamp: column with the producer's time stamp (a timestamp, or microseconds since 1970), for latency
             figures.

@@ -149,7 +149,7 @@ def main() -> None:
     make, counted = TOPOLOGIES[given.get("topology", "bids")]
     writer = (
         make(given)
-        .writeStream.foreachBatch(sink_into(folder))
+        .writeStream.foreach_arrow(sink_into(folder))
         .option("checkpointLocation", given["checkpoint"])
         .option("retainAll", True)
     )

@@ -69,7 +69,7 @@ def soak(
     writer = flow(spark, load).writeStream.queryName("soak").option("checkpointLocation", str(checkpoint))
     writer = writer.option("minEpochSeconds", EPOCH_S)
     began = time.monotonic()
-    query = writer.foreachBatch(account).start(spark)
+    query = writer.foreach_arrow(account).start(spark)
     folders = {"checkpoint": checkpoint, "Spark's ingest checkpoint": checkpoint / "ingest"}
     try:
         sampler = Sampler(spark, query, folders)

@@ -120,7 +120,7 @@ def running(
 ) -> Iterator[Query]:
     """A query that is stopped when the block ends, whatever happens in it."""
     writer = stream.writeStream.option("checkpointLocation", str(checkpoint)).options(**options)
-    writer = writer.format(sink) if isinstance(sink, str) else writer.foreachBatch(sink)
+    writer = writer.format(sink) if isinstance(sink, str) else writer.foreach_arrow(sink)
     query: Query = writer.start(spark)
     try:
         yield query

@@ -306,11 +306,6 @@ def test_spark_connect_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_batch_dataframe_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(penstock.DeclarationError, match=r"'clicks' is not a streaming DataFrame.*readStream"):
-        penstock.from_dataframe(spark.range(3), name="clicks")
-
-
 SESSIONS = """
 import json, os, sys, threading, time
 import pyarrow as pa

@@ -120,7 +120,7 @@ def run_ours(
     def keep(table: pa.Table, number: int) -> None:
         found.extend(tuple(row.values()) for row in table.to_pylist())
 
-    writer = stream.writeStream.option("checkpointLocation", str(path)).foreachBatch(keep)
+    writer = stream.writeStream.option("checkpointLocation", str(path)).foreach_arrow(keep)
     query = (writer.outputMode(mode) if mode else writer).start(spark)
     try:
         if ends:
@@ -133,14 +133,14 @@ def run_ours(
 
 
 @pytest.fixture
-def few_partitions(spark: SparkSession) -> Iterator[None]:
+def one_partition(spark: SparkSession) -> Iterator[None]:
     before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
     yield
     spark.conf.set("spark.sql.shuffle.partitions", str(before))
 
 
-@pytest.mark.usefixtures("few_partitions")
+@pytest.mark.usefixtures("one_partition")
 def test_closed_windows_equal_sparks_on_rows_out_of_order_and_late(
     spark: SparkSession, files: Path, tmp_path: Path
 ) -> None:
@@ -155,7 +155,7 @@ def test_closed_windows_equal_sparks_on_rows_out_of_order_and_late(
     assert sum(count for kind, _, _, _, count, _ in ours if kind == "tumbling") < everything
 
 
-@pytest.mark.usefixtures("few_partitions")
+@pytest.mark.usefixtures("one_partition")
 def test_the_last_values_of_update_mode_equal_sparks(
     spark: SparkSession, files: Path, tmp_path: Path
 ) -> None:

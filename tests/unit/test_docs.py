@@ -17,7 +17,7 @@ def blocks(page: str) -> list[str]:
     return BLOCK.findall((DOCS / page).read_text())
 
 
-@pytest.mark.parametrize("page", ["topologies.md"])
+@pytest.mark.parametrize("page", ["topologies.md", "testing.md"])
 def test_every_block_of_a_page_runs(page: str) -> None:
     names: dict[str, object] = {}
     for code in blocks(page):

@@ -80,7 +80,7 @@ def _run(console: Console, seconds: float, quiet: bool, directory: str, json: st
         topology(rate=day, limit=limit)
         .writeStream.queryName("exchange")
         .option("checkpointLocation", directory)
-        .foreachBatch(lambda table, _: tally.fold(table))
+        .foreach_arrow(lambda table, _: tally.fold(table))
         .start(spark)
     )
     shown = _Show() if quiet else _LiveShow(console) if console.is_terminal else _PlainShow(console)

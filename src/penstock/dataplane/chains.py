@@ -67,6 +67,7 @@ class Chain:
         self.out: dict[int, deque[PublishedRows]] = {edge.edge: deque() for edge in spec.edges}
         self.out_bytes = 0
         self.channels = _channels_of(spec)
+        self.edge_bytes: dict[int, int] = dict.fromkeys(self.out, 0)
         self.event_us: dict[int, int] = {}
         """By edge: latest event time of all rows so far, where the edge has a watermark of its own."""
         self.said: dict[int, int | None] = {}
@@ -167,6 +168,7 @@ class Chain:
                 self.said[edge.edge] = mark
                 self.out[edge.edge].append(item)
                 self.out_bytes += item.bytes
+                self.edge_bytes[edge.edge] += item.bytes
                 published.append(item)
         return published
 
@@ -189,7 +191,9 @@ class Chain:
         """Forget what no consumer needs any more."""
         queue = self.out[edge]
         while queue and queue[0].epoch < before.epoch:
-            self.out_bytes -= queue.popleft().bytes
+            gone = queue.popleft().bytes
+            self.out_bytes -= gone
+            self.edge_bytes[edge] -= gone
 
     def behind(self, edge: int) -> Range:
         """An empty range behind all that is committed."""
@@ -243,7 +247,8 @@ class Chain:
         }
         self.event_us = {edge.edge: edge.event_us for edge in base.edges if edge.event_us is not None}
         self.said = {edge.edge: edge.watermark_us for edge in base.edges}
-        self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
+        self.edge_bytes = {edge: sum(item.bytes for item in queue) for edge, queue in self.out.items()}
+        self.out_bytes = sum(self.edge_bytes.values())
         self.versions = records.unpack_u64(base.versions)
         self.digests = records.unpack_u64(base.digests).reshape(-1, 2)
         self.dirty_since = records.unpack_u64(base.dirty_since)
@@ -376,6 +381,10 @@ class Chains:
     def waiting_bytes(self) -> int:
         """Bytes in all channels that some consumer has not consumed."""
         return sum(chain.out_bytes for chain in self.by_name.values())
+
+    def waiting_bytes_for(self, chain: Chain) -> int:
+        """Bytes that wait for one stage."""
+        return sum(self.by_name[given.producer].edge_bytes[given.edge] for given in chain.spec.inputs)
 
     def live_files(self) -> set[str]:
         return set().union(*(chain.live_files() for chain in self.by_name.values()))

@@ -7,7 +7,7 @@ wait ends on a source that never does. Reads the engine; changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,17 +37,30 @@ class DrainMark:
             return self._is_quiet()
         return len(self._passed) == len(self._chains.by_name)
 
-    def _is_quiet(self) -> bool:
-        """With loops there is no last stage: the sources are past the mark, and in this look nothing waits anywhere."""
+    def is_next(self, name: str) -> bool:
+        """Whether all marked rows that there will be for a stage wait for it now."""
+        inputs = self._chains[name].spec.inputs
+        if not self._chains.program.loops:
+            return name not in self._passed and all(given.producer in self._passed for given in inputs)
+        mine = {(given.producer, given.edge) for given in inputs}
+        return self._is_quiet(mine)
+
+    def _is_quiet(self, but: Container[tuple[str, int]] = ()) -> bool:
+        """With loops there is no last stage: the sources are past the mark, and in this look nothing waits anywhere, but
+        on some edges perhaps."""
         chains = self._chains.by_name.values()
         sources = [chain.name for chain in chains if chain.spec.kind == "source"]
-        waiting = any(queue for chain in chains for queue in chain.out.values())
+        waiting = any(
+            queue and (chain.name, edge) not in but for chain in chains for edge, queue in chain.out.items()
+        )
         return not waiting and all(name in self._passed for name in sources)
 
     def _is_past(self, chain: Chain, wall: float) -> bool:
         arrivals = self._arrivals.get(chain.name)
         if arrivals is not None:
             return self._source_is_past(chain, arrivals, wall)
+        if chain.spec.kind == "source":
+            return chain.has_said_its_end()
         return all(self._is_taken(given.edge, given.producer) for given in chain.spec.inputs)
 
     def _source_is_past(self, chain: Chain, arrivals: Arrivals, wall: float) -> bool:

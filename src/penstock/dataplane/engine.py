@@ -37,6 +37,8 @@ MAX_LOSSES = 8
 """Processes that one task may lose in a row inside its work before the query ends."""
 SLOW_S = 5.0
 """Time after which an epoch in work is worth a word to the user."""
+PACED_S = 0.1
+"""Shortest time between epochs from which on it is a wish of the user's, and not a bound of what they cost."""
 STALL_S = 2.0
 """Gap between two steps after which this process itself was held up, and silence proves nothing."""
 
@@ -267,7 +269,7 @@ class Engine:
         if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:
             return 1.0
         self._move_tasks(run)
-        if now < run.next_start:
+        if now < run.next_start and not (self.settings.min_epoch_s >= PACED_S and self._is_brimming(run)):
             return run.next_start - now
         if run.spec.kind == "source":
             return self._step_source(run, now)
@@ -390,15 +392,38 @@ class Engine:
         if run.chain.intent is not None:
             self._run_intended(run, run.chain.intent, now)
             return 1.0
+        held_s = self._held_s(run, now)
+        if held_s > 0:
+            return held_s
         takes = [take for take in self._takes(run) if take.pieces]
         if not takes:
             return 1.0
+        run.gathers_since, run.flush = None, False
         run.begin(run.chain.epoch + 1, takes, sum(int(t.shard_rows.sum()) for t in takes), now, self._wall())
         run.to(Phase.COMMITTING)
         self._submit(
             run, self._record(run, run.epoch, kind="intent", groups=run.groups(), stamp=_stamp(takes))
         )
         return 1.0
+
+    def _held_s(self, run: Run, now: float) -> float:
+        """Return for how long a sink still lets rows gather; 0 when it is to take them."""
+        waiting = self.chains.waiting_bytes_for(run.chain)
+        if not self.settings.sink_hold_s or run.flush or waiting >= self.settings.sink_bytes:
+            return 0.0
+        if not any(self.chains.waiting(run.chain).values()):
+            run.gathers_since = None
+            return 1.0
+        if run.gathers_since is None:
+            run.gathers_since = now
+        return min(1.0, run.gathers_since + self.settings.sink_hold_s - now)
+
+    def _is_brimming(self, run: Run) -> bool:
+        """Whether so much waits that a whole epoch of it is there before its time: then the pace gives way."""
+        if run.spec.kind == "source":
+            arrivals = self._arrivals.get(run.spec.name)
+            return arrivals is not None and arrivals.due(self._wall()) - run.chain.offset >= run.source_rows()
+        return self.chains.waiting_bytes_for(run.chain) >= self.settings.max_epoch_bytes
 
     def _run_intended(self, run: Run, intent: Record, now: float) -> None:
         """Hand over exactly the intended rows, the first time and after any restart."""
@@ -500,7 +525,8 @@ class Engine:
             self._bring(run, run.slots[run.bring_later.pop()])
         if record.batch is not None:
             self._committed.pop(record.chain, lambda: None)()
-        run.next_start = max(run.next_start, self.pace.next_start(run.started_at, self._active()))
+        if record.kind != "intent":
+            run.next_start = max(run.next_start, self.pace.next_start(run.started_at, self._active()))
         self._batches.pop(record.chain, lambda: None)()
 
     def _active(self) -> int:
@@ -667,7 +693,17 @@ class Engine:
         return DrainMark(self.chains, self._arrivals)
 
     def passed_mark(self, mark: DrainMark) -> bool:
-        return mark.passed(self._wall())
+        """Whether the marked rows are through. Sinks that let rows gather take them when they are the last."""
+        if mark.passed(self._wall()):
+            return True
+        held = [
+            run for name, run in self.runs.items() if run.gathers_since is not None and mark.is_next(name)
+        ]
+        for run in held:
+            run.flush = True
+        if held:
+            self.step()
+        return False
 
     def slow_epochs(self) -> dict[str, tuple[int, float]]:
         """Return, by stage, epochs that tasks have been at for long, and for how many seconds."""

@@ -91,6 +91,10 @@ class Run:
         self.committed_at = 0.0
         self.next_start = 0.0
         self.force_empty = False
+        self.gathers_since: float | None = None
+        """Since when rows wait for a sink that lets them gather."""
+        self.flush = False
+        """A sink takes what waits, however little it is."""
         self.blocked = False
         self.epochs = 0
         self.sunk_rows = 0
@@ -270,7 +274,14 @@ class Run:
             self._row_bytes = max(sample, self._row_bytes + _RATE_WEIGHT * (sample - self._row_bytes))
 
     def budget(self) -> Budget:
-        """What the next epoch may take so that its predicted time and its size stay within bounds."""
+        """What the next epoch may take so that its predicted time and its size stay within bounds.
+
+        A sink takes what waits, since the cost of its side effect may not depend on the rows at all.
+        """
+        if self.spec.kind == "sink":
+            if self._settings.sink_hold_s:
+                return Budget(1 << 62, self._settings.sink_bytes)
+            return Budget(self._settings.max_epoch_rows, self._settings.max_epoch_bytes)
         predicted = int(self._rows_per_s * self._settings.max_epoch_s) or _FIRST_BUDGET_ROWS
         rows = min(max(predicted, self._settings.min_epoch_rows), self._settings.max_epoch_rows)
         return Budget(rows, self._settings.max_epoch_bytes)

@@ -17,6 +17,10 @@ class Settings:
     """Predicted time that an epoch may take; it bounds the rows an epoch takes in."""
     sink_epoch_s: float = 0.02
     """Shortest time from the start of one sink epoch to the next."""
+    sink_hold_s: float = 0.0
+    """Time for which a sink lets rows gather before it takes them."""
+    sink_bytes: int = 64 << 20
+    """Bytes of gathered rows that a sink epoch takes at most; as many end the gathering early."""
     min_epoch_rows: int = 256
     """Rows that an epoch may always take, however slow the operator was."""
     max_epoch_rows: int = options.MAX_EPOCH_ROWS.default

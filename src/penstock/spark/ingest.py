@@ -153,13 +153,20 @@ class Ingest:
     """Feeds one source of a running query from a streaming DataFrame."""
 
     def __init__(
-        self, shell: SparkShell, source: str, dataframe: Any, schema: pa.Schema, stamp: str | None
+        self,
+        shell: SparkShell,
+        source: str,
+        dataframe: Any,
+        schema: pa.Schema,
+        stamp: str | None,
+        trigger: dict[str, Any] | None = None,
     ) -> None:
         self._shell = shell
         self._source = source
         self._dataframe = dataframe
         self._schema = schema
         self._stamp = stamp
+        self._trigger = trigger or {}
         self._checkpoint = paths.ingest(shell.opened.checkpoint, source)
         self._disk = PosixDisk()
         self._settled: set[str] = set()
@@ -174,7 +181,20 @@ class Ingest:
         writer = self._dataframe.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", self._checkpoint
         )
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
         self.query = writer.start()
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything that was available at the start is committed; never without such a trigger."""
+        if not self._ends or self.query is None or self.query.isActive:
+            return False
+        return self.query.exception() is None
+
+    @property
+    def _ends(self) -> bool:
+        return "once" in self._trigger or "availableNow" in self._trigger
 
     def stop(self) -> None:
         self._stopped.set()
@@ -192,6 +212,8 @@ class Ingest:
         error = self.query.exception()
         if error is not None and is_cancelled(str(error)) and is_alive(self._dataframe.sparkSession):
             return self._restart()
+        if error is None and self._ends:
+            return None
         if error is None:
             return OperatorError(
                 f"source '{self._source}': its Spark query was stopped from outside; start the query again to go on."
@@ -214,7 +236,7 @@ class Ingest:
 
     def drain(self) -> None:
         """Let Spark take in everything that is available now."""
-        while self.query is not None:
+        while self.query is not None and (self.query.isActive or not self._ends):
             draining = self.query
             try:
                 draining.processAllAvailable()
@@ -252,12 +274,21 @@ class Ingest:
 
     def _take_in(self, dataframe: Any, number: int) -> None:
         batch = Batch(self._query_id(), int(number))
-        hub, engine = self._shell.hub, self._shell.engine
-        self._check_same_query(hub.ask(lambda: engine.chains[self._source].batch), batch)
-        if hub.ask(lambda: engine.batch_is_known(self._source, batch)):
+        if self._is_known(batch):
             dataframe.write.format("noop").mode("overwrite").save()
             return
         self._wait_for_room()
+        self._commit(dataframe, batch)
+
+    def _is_known(self, batch: Batch) -> bool:
+        """Whether the batch is committed. Any thread."""
+        hub, engine = self._shell.hub, self._shell.engine
+        self._check_same_query(hub.ask(lambda: engine.chains[self._source].batch), batch)
+        return bool(hub.ask(lambda: engine.batch_is_known(self._source, batch)))
+
+    def _commit(self, dataframe: Any, batch: Batch) -> None:
+        """Write a batch and wait for its record."""
+        hub, number = self._shell.hub, batch.number
         began = round(time.time() * 1e6)
         writer = f"b{number}x{secrets.token_hex(4)}"
         with self._shell.writing(writer):

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from penstock.dataplane import messages, paths, recordlog, records
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.errands import data_files, old_parts, read_sink_rows
 from penstock.dataplane.exports import ExportFolder
@@ -33,6 +32,7 @@ from penstock.spark.hub import Hub, HubOver, Listener
 from penstock.spark.lease_task import HEARTBEAT_S
 from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, describe_lease
 from penstock.spark.session import is_alive
+from penstock.spark.sinks import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,8 +46,6 @@ MAX_CHORE_FAILURES = 5
 MENTION_S = 30.0
 """Time after which an epoch in work is mentioned in the log, once."""
 _log = logging.getLogger("penstock")
-
-Consume = Callable[[pa.Table, int], None]
 
 
 class SparkShell(Listener):
@@ -64,8 +62,12 @@ class SparkShell(Listener):
         hosts: tuple[str, str],
         label: str,
         reserve: int,
+<<<<<<< HEAD
         consume: Consume | None,
         exports: Mapping[str, ExportFolder] | None = None,
+=======
+        sink: Sink | None,
+>>>>>>> main
         on_end: Callable[[PenstockError | None], None],
     ) -> None:
         self.opened = opened
@@ -88,8 +90,12 @@ class SparkShell(Listener):
         self._disk = disk
         self._settings = settings
         self._reserve = reserve
+<<<<<<< HEAD
         self._consume = consume
         self._exports = dict(exports or {})
+=======
+        self._sink = sink
+>>>>>>> main
         self._on_end = on_end
         self._office = LeaseOffice(
             spark,
@@ -112,8 +118,10 @@ class SparkShell(Listener):
         self._finishing = threading.Lock()
         self._office_due = threading.Event()
         self._had_leases = False
-        self.ends_when_drained = False
-        """Whether all sources are bounded, so that the query is over when everything went through."""
+        self.sources_ended: Callable[[], bool] | None = None
+        """Of a query that ends by itself: whether its sources have nothing more to give than what was committed and what
+        native sources are bound to make."""
+        self._end_mark: DrainMark | None = None
         self.lease_pids: dict[str, int] = {}
         """Process of each lease that is held, for tests and for people who look for a process."""
         self._slots = 0
@@ -189,6 +197,8 @@ class SparkShell(Listener):
                 self.hub.ask(end_leases, timeout=5.0)
         self.log.end()
         self._sink_queue.put(None)
+        if self._sink is not None:
+            self._sink.cancel()
         try:
             threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
         except RuntimeError:  # the interpreter is on its way out and starts no more threads
@@ -239,6 +249,9 @@ class SparkShell(Listener):
         self.lease_pids[lease] = hello.pid
         self._had_leases = True
         self._lease_failures = 0
+        if self._ended.is_set():  # a query with little to do may be over before its leases are up
+            self.hub.send(lease, messages.End("the query is over"))
+            return
         self.engine.on_lease_up(lease, hello.node)
 
     def lease_down(self, lease: str, reason: str) -> None:
@@ -302,12 +315,18 @@ class SparkShell(Listener):
 
     def _run_sink_thread(self) -> None:
         while (work := self._sink_queue.get()) is not None:
+<<<<<<< HEAD
             if work.stage in self._exports:
                 self._exports[work.stage].take(work)
             elif self._consume is not None:
+=======
+            if self._sink is not None:
+>>>>>>> main
                 table = read_sink_rows(self._disk, self.opened.checkpoint, self._program, work)
                 try:
-                    self._consume(table, work.epoch)
+                    self._sink.take(table, work.epoch)
+                except PenstockError:
+                    raise
                 except Exception as error:
                     raise OperatorError(
                         f"the sink's function failed for sink epoch {work.epoch}: {type(error).__name__}: {error}; "
@@ -357,12 +376,21 @@ class SparkShell(Listener):
             self._tolerantly(self._beat)
             self._check_capacity()
             self._mention_slow_epochs()
-        if self.ends_when_drained and self.hub.ask(self.engine.drained):
+        if self.sources_ended is not None and self.sources_ended() and self.hub.ask(self._went_through):
             self._finish(None)
             return
         if now - self._cleaned_at > CLEANUP_INTERVAL_S and not self._settings.retain_all:
             self._cleaned_at = now
             self._tolerantly(self._list_for_cleanup)
+
+    def _went_through(self) -> bool:
+        """Whether all rows of sources that have ended are through every sink."""
+        if self._end_mark is None:
+            self._end_mark = self.engine.mark()
+        if not self.engine.passed_mark(self._end_mark):
+            return False
+        self._end_mark = None  # what timers have put out since is not in front of it
+        return self.engine.drained()
 
     def _mention_slow_epochs(self) -> None:
         for stage, (epoch, seconds) in self.hub.ask(self.engine.slow_epochs).items():

@@ -128,6 +128,7 @@ class SimDisk(StepDisk):
         short_write_ratio: part of the writes that take only some of the bytes, as a write may at any time.
         stale_blocks: after a power loss, lost blocks may read as any bytes, as on a file system that does not order
             data before sizes; otherwise they read as zeros.
+        temps: folder for files under way; beside their targets when not given.
     """
 
     def __init__(
@@ -139,16 +140,17 @@ class SimDisk(StepDisk):
         short_write_ratio: float = 0.0,
         stale_blocks: bool = True,
         device: SimDevice | None = None,
+        temps: str | None = None,
     ) -> None:
         self.device = device or SimDevice(seed, capacity_bytes, short_write_ratio, stale_blocks)
         self.device.processes += 1
         name = f"p{self.device.processes}"
         self._sim_calls = SimCalls(self.device)
-        super().__init__(self._sim_calls, faults, lambda: name)
+        super().__init__(self._sim_calls, faults, lambda: name, temps)
 
     def another(self, faults: Faults | None = None) -> SimDisk:
         """Return the disk of another process on the same machine."""
-        return SimDisk(faults=faults, device=self.device)
+        return SimDisk(faults=faults, device=self.device, temps=self._temp_folder)
 
     def crash(self, rng: random.Random | None = None) -> None:
         """End this process: its open files are gone, everything it wrote is still there."""

@@ -7,14 +7,11 @@ one shard and no file of a checkpoint; what a real run cuts into epochs by load,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.dataplane.channel import EdgeSpec, deal_rows
 from penstock.dataplane.compile import SINK
 from penstock.dataplane.logic.aggregates import AggregateSpec
 from penstock.dataplane.logic.protocol import DEAD, MAIN, EpochInput, Logic, ShardClock, ShardedRows
@@ -25,12 +22,11 @@ from penstock.dataplane.state.handles import KeyState, ListHandle, MapHandle
 from penstock.errors import DeclarationError, PenstockError
 from penstock.testing.clocks import ManualClock, parse_positive, parse_time
 from penstock.testing.declared import MEMORY_BYTES, compile_stream
-from penstock.topology.stateless import Watermark
+from penstock.testing.intake import SHARD, Intake
 from penstock.topology.states import StateSpec
 from penstock.topology.stream import Stream, from_rows
 
 Row = dict[str, Any]
-_SHARD: Final = np.zeros(1, np.uint16)
 _MAX_FIRINGS: Final = 10_000
 
 
@@ -109,8 +105,8 @@ class OperatorHarness:
         self.late_rows = 0
         """Rows left out so far because they were behind the watermark."""
         self._spec = spec
-        self._inputs = [_Input(program, spec, slot) for slot in range(spec.slots)] or [
-            _Input(program, spec, 0)
+        self._inputs = [Intake(program, spec, slot) for slot in range(spec.slots)] or [
+            Intake(program, spec, 0)
         ]
         self._out = next((edge for edge in spec.edges if edge.consumer == SINK), None)
         self._folder = TemporaryDirectory(prefix="penstock-test-", ignore_cleanup_errors=True)
@@ -227,6 +223,7 @@ class OperatorHarness:
         found: Row = {}
         if isinstance(held, EntryState):
             found = _read(held.touch(0, [held.key_codec.encode(values)])[0] if values else held.shared(0))
+            found = {self._state_names.get(name, name): value for name, value in found.items()}
         if not found:
             raise DeclarationError(
                 f"operator '{self.name}' has no {'state by key' if values else 'shared state'} that could be read; look at "
@@ -239,6 +236,14 @@ class OperatorHarness:
         return list(self._letters)
 
     # -- epochs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _state_names(self) -> Mapping[str, str]:
+        """Of a processor: its own names of its states, which inside the engine have others."""
+        declared = getattr(self._spec.logic, "declared", None)
+        if declared is None:
+            return {}
+        return dict(zip(declared.slots(), (state.name for state in declared.states), strict=True))
 
     @property
     def _keeps_last(self) -> bool:
@@ -267,7 +272,7 @@ class OperatorHarness:
         if self._logic is not None:
             out = {MAIN: self._spec.schema.empty_table()}
             if rows or self._spec.clocked:
-                clocks = [ShardClock(_SHARD, self._watermark_us)]
+                clocks = [ShardClock(SHARD, self._watermark_us)]
                 try:
                     made = self._logic.run(EpochInput(self._epoch, self._time_us, inputs, clocks))
                 except Exception:
@@ -310,57 +315,6 @@ class OperatorHarness:
             raise PenstockError(
                 f"the harness of operator '{self.name}' is of no further use: {self._over}; make a new one."
             )
-
-
-class _Input:
-    """One input of the operator: what becomes of a test's rows on the way in."""
-
-    def __init__(self, program: Program, spec: StageSpec, slot: int) -> None:
-        self._name = spec.name
-        feeding = [
-            (stage, edge)
-            for given in spec.inputs
-            if given.slot == slot
-            for stage in program.stages.values()
-            for edge in stage.edges
-            if edge.edge == given.edge
-        ]
-        self.schema = next((given.schema for given in spec.inputs if given.slot == slot), spec.schema)
-        self._edge = EdgeSpec(0, (), 1, spec.name)
-        self._given = self.schema
-        if feeding:
-            stage, edge = feeding[0]
-            whole = len(feeding) == 1 and edge.output == MAIN
-            self._given = stage.schema if whole else self.schema
-            steps = edge.steps if whole else tuple(s for s in edge.steps if _still_fits(s, self.schema))
-            self._edge = replace(edge, shards=1, steps=steps)
-        self.marked = self._edge.delay_us is not None and spec.clocked
-        self.mark_us: int | None = None
-
-    def take(self, rows: object, late_us: int | None) -> ShardedRows:
-        """Return rows as the operator gets them, and follow their event time."""
-        given = from_rows(rows, schema=self._given, name=self._name).node
-        assert given.function is not None and given.limit is not None
-        table = pa.Table.from_batches([given.function(0, given.limit)])
-        if table.num_rows:
-            table, event_us = self._edge.observe(table)
-            if event_us is not None and self._edge.delay_us is not None:
-                latest = event_us - self._edge.delay_us
-                self.mark_us = latest if self.mark_us is None else max(latest, self.mark_us)
-        else:
-            table = self.schema.empty_table()
-        if not table.num_rows:
-            return ShardedRows(_SHARD[:0], np.zeros(1, np.int64), self.schema.empty_table())
-        _, batch = deal_rows(self._edge, table, self._name)
-        late = None if late_us is None else np.full(batch.num_rows, late_us, np.int64)
-        return ShardedRows(
-            _SHARD, np.array([0, batch.num_rows], np.int64), pa.Table.from_batches([batch]), late
-        )
-
-
-def _still_fits(step: object, schema: pa.Schema) -> bool:
-    """Whether a watermark that is declared on one branch of a union can be followed on the rows of the union."""
-    return isinstance(step, Watermark) and step.column in schema.names
 
 
 def _choose(program: Program, name: str | None) -> str:

@@ -69,6 +69,26 @@ def _read_number(given: object) -> float:
     return _positive(number)
 
 
+def _read_truncate(given: object) -> bool | int:
+    try:
+        return _read_boolean(given)
+    except ValueError:
+        pass
+    try:
+        return _read_whole(given)
+    except ValueError:
+        raise ValueError("true, false or a number of characters") from None
+
+
+def _read_compression(given: object) -> str:
+    word = str(given).strip().lower()
+    word = {"uncompressed": "none"}.get(word, word)
+    if word not in COMPRESSIONS:
+        raise ValueError(f"one of {', '.join(COMPRESSIONS)}")
+    return word
+
+
+COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "none")
 N = TypeVar("N", int, float)
 
 
@@ -84,6 +104,8 @@ ROWS = Kind("rows", _read_whole, lambda value: f"{value:,}")
 BYTES = Kind("bytes", _read_whole, lambda value: f"{value:,}")
 NAMES = Kind("names", _read_names, lambda value: ", ".join(value) or "none")
 SECONDS = Kind("seconds", _read_number, lambda value: f"{value:g}")
+TRUNCATE = Kind("`true` / `false` / characters", _read_truncate, lambda value: f"`{str(value).lower()}`")
+COMPRESSION = Kind("name", _read_compression, lambda value: f"`{value}`")
 
 
 @dataclass(frozen=True)
@@ -101,6 +123,8 @@ class Option(Generic[T]):
     meaning: str
     setting: str | None = None
     required: bool = False
+    sink: str | None = None
+    """The format that it belongs to; any query may give it when there is none."""
 
     def read(self, given: object) -> T:
         """Return the value of what a user gave.
@@ -180,6 +204,27 @@ EXPORT_BYTES = Option(
     "rows of each export that are kept for its readers; the oldest go first, read or not",
 )
 
+SINK_PATH = Option(
+    "path", PATH, "", "folder that the files go to; `start(path)` gives it too", required=True, sink="parquet"
+)
+ROLL_SECONDS = Option(
+    "rollSeconds", SECONDS, 10.0, "time for which rows gather before they become a file", sink="parquet"
+)
+ROLL_BYTES = Option(
+    "rollBytes",
+    BYTES,
+    64 << 20,
+    "bytes of rows, as Arrow has them, that become a file before that time; the driver holds them in memory",
+    sink="parquet",
+)
+PARQUET_COMPRESSION = Option(
+    "compression", COMPRESSION, "snappy", f"of the files: {', '.join(COMPRESSIONS)}", sink="parquet"
+)
+NUM_ROWS = Option("numRows", ROWS, 20, "rows of a sink epoch that are printed", sink="console")
+CONSOLE_TRUNCATE = Option(
+    "truncate", TRUNCATE, True, "cut values to 20 characters, or to so many", sink="console"
+)
+
 OPTIONS: Mapping[str, Option[Any]] = {
     option.name: option
     for option in (
@@ -191,8 +236,17 @@ OPTIONS: Mapping[str, Option[Any]] = {
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         RETAIN_ALL,
+<<<<<<< HEAD
         EXPORT,
         EXPORT_BYTES,
+=======
+        SINK_PATH,
+        ROLL_SECONDS,
+        ROLL_BYTES,
+        PARQUET_COMPRESSION,
+        NUM_ROWS,
+        CONSOLE_TRUNCATE,
+>>>>>>> main
     )
 }
 _BY_LOWER_NAME = {name.lower(): option for name, option in OPTIONS.items()}
@@ -291,12 +345,26 @@ def derive_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def options_table() -> str:
-    """Return the reference of all options, as a table in Markdown."""
+def check_sink_options(options: Mapping[str, Any], sink: str) -> None:
+    """Refuse options of another sink than this one, and a missing one that this sink needs."""
+    for option in OPTIONS.values():
+        if option.sink is None:
+            continue
+        if option.sink != sink and option.name in options:
+            raise DeclarationError(
+                f"option {option.name!r} belongs to format({option.sink!r}); leave it out."
+            )
+        if option.sink == sink and option.required and option.name not in options:
+            raise DeclarationError(f"format({sink!r}) needs option({option.name!r}, ...): {option.meaning}.")
+
+
+def options_table(sink: str | None = None) -> str:
+    """Return the reference of the options of a query, or of those of one sink, as a table in Markdown."""
     head = ["| option | type | default | meaning |", "|---|---|---|---|"]
     rows = [
         f"| `{option.name}` | {option.kind.words} | "
         f"{'required' if option.required else option.kind.show(option.default)} | {option.meaning} |"
         for option in OPTIONS.values()
+        if option.sink == sink
     ]
     return "\n".join([*head, *rows]) + "\n"

@@ -7,16 +7,32 @@ plane.
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.errors import DeclarationError
-from penstock.topology.options import CHECKPOINT_LOCATION, find_option
+from penstock.topology.options import (
+    CHECKPOINT_LOCATION,
+    MIN_EPOCH_SECONDS,
+    SINK_PATH,
+    check_sink_options,
+    find_option,
+)
 from penstock.topology.stream import Node, Stream
+from penstock.topology.triggers import Trigger, read_trigger
 from penstock.topology.windowed import resolve_output_mode
 
-FORMATS = ("memory", "noop")
+FORMATS = ("console", "memory", "noop", "parquet")
+BATCH_FUNCTION = "foreachBatch"
+ARROW_FUNCTION = "foreach_arrow"
+_SINKS = f"format(...) with one of {', '.join(FORMATS)}, foreachBatch(function) or foreach_arrow(function)"
+_VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
 
 
 @dataclass(frozen=True)
@@ -25,10 +41,13 @@ class Declared:
 
     node: Node
     sink: str
+    """A format, or the method that took the function."""
     function: Callable[..., Any] | None
     name: str | None
     options: dict[str, Any] = field(default_factory=dict)
     """The options that were given, by their full names, with read values."""
+    trigger: Trigger = field(default_factory=Trigger)
+    partition_by: tuple[str, ...] = ()
 
 
 Starter = Callable[[Declared, Any], Any]
@@ -51,6 +70,8 @@ class StreamWriter:
         self._name: str | None = None
         self._mode: str | None = None
         self._options: dict[str, Any] = {}
+        self._trigger = Trigger()
+        self._partition_by: tuple[str, ...] = ()
 
     def queryName(self, queryName: str) -> StreamWriter:
         """Name the query."""
@@ -60,24 +81,37 @@ class StreamWriter:
         return self
 
     def format(self, source: str) -> StreamWriter:
-        """Choose a built-in sink: 'memory' keeps the rows on the driver, 'noop' drops them."""
+        """Choose a built-in sink: 'parquet' adds files to a folder, 'console' prints, 'memory' keeps the rows
+        on the driver as a view named like the query, 'noop' drops them.
+
+        Raises:
+            DeclarationError: there is no such sink; the nearest one is named.
+        """
         if source not in FORMATS:
-            raise DeclarationError(
-                f"sink format {source!r} is unknown; use one of {', '.join(FORMATS)}, or foreachBatch(function)."
-            )
-        self._sink = source
+            raise DeclarationError(_unknown_format(source))
+        self._sink, self._function = source, None
         return self
 
     def foreachBatch(self, func: Callable[..., Any]) -> StreamWriter:
-        """Call `func(table, sink_epoch)` on the driver for every sink epoch, in order.
+        """Call `func(DataFrame, sink_epoch)` on the driver for every sink epoch, in order.
 
         A sink epoch always means the same rows: after a failure it may be handed over again, with the same
         number and the same rows, so a function that remembers the last number it finished never applies a row
         twice.
         """
+        return self._with_function(BATCH_FUNCTION, func, "DataFrame")
+
+    def foreach_arrow(self, func: Callable[..., Any]) -> StreamWriter:
+        """Call `func(table, sink_epoch)` on the driver for every sink epoch, in order, with a `pyarrow.Table`.
+
+        What `foreachBatch` promises of the sink epoch holds here too; no Spark job is run.
+        """
+        return self._with_function(ARROW_FUNCTION, func, "table")
+
+    def _with_function(self, sink: str, func: Callable[..., Any], what: str) -> StreamWriter:
         if not callable(func):
-            raise DeclarationError(f"foreachBatch(...) takes a function (table, sink_epoch), not {func!r}.")
-        self._sink, self._function = "function", func
+            raise DeclarationError(f"{sink}(...) takes a function ({what}, sink_epoch), not {func!r}.")
+        self._sink, self._function = sink, func
         return self
 
     def outputMode(self, outputMode: str) -> StreamWriter:
@@ -85,25 +119,45 @@ class StreamWriter:
         the windows that changed.
 
         Plain aggregates put out the keys that changed ('update'); functions put out what they return."""
-        allowed = ("update",) if self._stream.node.kind == "aggregate" else ("append", "update")
-        if outputMode not in allowed:
-            raise DeclarationError(
-                f"operator '{self._stream.node.name}': outputMode {outputMode!r} is not available here; use "
-                f"{' or '.join(allowed)}."
-            )
+        check_output_mode(self._stream.node, outputMode)
         self._mode = outputMode
         return self
 
-    def trigger(self, **settings: object) -> StreamWriter:
-        """Refuse: epochs follow the load by themselves.
+    def partitionBy(self, *cols: Any) -> StreamWriter:
+        """Let the values of columns be folders `column=value` of a Parquet sink."""
+        names = cols[0] if len(cols) == 1 and isinstance(cols[0], list | tuple) else cols
+        self._partition_by = _partition_columns(names, self._stream.schema)
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,
+        realTime: str | None = None,
+    ) -> StreamWriter:
+        """Space epochs, or end the query after what is there.
+
+        Args:
+            processingTime: shortest time between two epochs of a stage, such as "5 seconds"; "0 seconds" is
+                the default: epochs start as soon as rows wait.
+            once, availableNow: process what is available at start, then end.
 
         Raises:
-            DeclarationError: always; it names the options to use instead.
+            DeclarationError: none or several were given, or one that cannot be had (continuous, realTime).
         """
-        raise DeclarationError(
-            f"trigger({', '.join(settings)}) is not available: epochs start as soon as rows wait; use "
-            "option('minEpochSeconds', ...) to space them, or processAllAvailable() and stop() to end."
+        self._trigger = read_trigger(
+            {
+                "processingTime": processingTime,
+                "once": once,
+                "continuous": continuous,
+                "availableNow": availableNow,
+                "realTime": realTime,
+            }
         )
+        return self
 
     def option(self, key: str, value: object) -> StreamWriter:
         """Set one option.
@@ -121,17 +175,46 @@ class StreamWriter:
             self.option(key, value)
         return self
 
-    def start(self, spark: Any = None) -> Any:
+    def start(
+        self,
+        path: Any = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        *,
+        spark: Any = None,
+        **options: object,
+    ) -> Any:
         """Start the query and return its handle, which has StreamingQuery's names.
 
         Args:
+            path: folder of a Parquet sink; or the SparkSession to run on.
+            format, outputMode, partitionBy, queryName, options: as the methods of these names.
             spark: the SparkSession to run on; the active one when not given.
         """
+<<<<<<< HEAD
         declared = self.declare(complete=False)
+=======
+        if path is not None and not isinstance(path, str | os.PathLike):
+            path, spark = None, path
+        if path is not None:
+            self.option(SINK_PATH.name, path)
+        if format is not None:
+            self.format(format)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(partitionBy)
+        if queryName is not None:
+            self.queryName(queryName)
+        declared = self.options(**options).declare()
+>>>>>>> main
         if not _starter:
             raise DeclarationError("nothing can start a query in this process; import penstock first.")
         return _starter[0](declared, spark)
 
+<<<<<<< HEAD
     def declare(self, complete: bool = True) -> Declared:
         """Return the declaration after checking that it is complete.
 
@@ -143,8 +226,105 @@ class StreamWriter:
                 f"'{self._stream.node.name}' has no sink; call format('memory'), format('noop') or foreachBatch(function)."
             )
         if complete and CHECKPOINT_LOCATION.name not in self._options:
+=======
+    def declare(self) -> Declared:
+        """Return the declaration after checking that it is complete."""
+        node = self._stream.node
+        if not self._sink:
+            raise DeclarationError(f"'{node.name}' has no sink; call {_SINKS}.")
+        if CHECKPOINT_LOCATION.name not in self._options:
+>>>>>>> main
             raise DeclarationError(
                 f"option({CHECKPOINT_LOCATION.name!r}, ...) is required: a directory that all nodes can reach."
             )
-        node = resolve_output_mode(self._stream.node, self._mode)
-        return Declared(node, self._sink, self._function, self._name, dict(self._options))
+        check_sink_options(self._options, self._sink)
+        self._check_sink()
+        self._check_trigger()
+        resolved = resolve_output_mode(self._stream.node, self._mode)
+        return Declared(
+            resolved,
+            self._sink,
+            self._function,
+            self._name,
+            dict(self._options),
+            self._trigger,
+            self._partition_by,
+        )
+
+    def _check_sink(self) -> None:
+        if self._partition_by and self._sink != "parquet":
+            raise DeclarationError("partitionBy(...) belongs to format('parquet'); leave it out.")
+        if self._sink == "memory" and self._name is not None and not _VIEW.match(self._name):
+            raise DeclarationError(
+                f"queryName {self._name!r} cannot be the name of a view, which a memory sink makes of it; use letters, "
+                "digits and underscores."
+            )
+
+    def _check_trigger(self) -> None:
+        trigger = self._trigger
+        if trigger.interval_s is not None and MIN_EPOCH_SECONDS.name in self._options:
+            raise DeclarationError(
+                f"trigger(processingTime=...) and option({MIN_EPOCH_SECONDS.name!r}, ...) set the same; give one of them."
+            )
+        if trigger.ends is None:
+            return
+        for source in sources_of(self._stream.node):
+            if source.kind == "generate" and source.limit is None:
+                raise DeclarationError(
+                    f"source '{source.name}' makes rows without an end, so trigger({trigger.ends}=True) has nothing to end "
+                    "after; give it a limit."
+                )
+
+
+def sources_of(node: Node) -> list[Node]:
+    """Return all sources above a node, each once."""
+    seen: dict[int, Node] = {}
+    ahead = [feed.stage for feed in node.feeds()]
+    while ahead:
+        one = ahead.pop()
+        if id(one) not in seen:
+            seen[id(one)] = one
+            ahead.extend(feed.stage for given in one.inputs for feed in given.feeds())
+    return [one for one in seen.values() if not one.inputs]
+
+
+def check_output_mode(node: Node, mode: object) -> None:
+    """Refuse an output mode that the last operator of a query does not have."""
+    if mode == "complete":
+        raise DeclarationError(
+            f"operator '{node.name}': outputMode 'complete' is not available, since it puts out every key each time; use "
+            "update and keep the last row of each key."
+        )
+    allowed = ("update",) if node.kind == "aggregate" else ("append", "update")
+    if mode not in allowed:
+        raise DeclarationError(
+            f"operator '{node.name}': outputMode {mode!r} is not available here; use {' or '.join(allowed)}."
+        )
+
+
+def _unknown_format(given: object) -> str:
+    near = difflib.get_close_matches(str(given).lower(), FORMATS, n=2)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"use one of {', '.join(FORMATS)}."
+    return f"sink format {given!r} is unknown; {hint} foreachBatch(function) writes to anything that Spark can write to."
+
+
+def _partition_columns(names: Any, schema: pa.Schema) -> tuple[str, ...]:
+    is_ = pa.types
+    for name in names:
+        if name not in schema.names:
+            near = difflib.get_close_matches(str(name), schema.names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(schema.names)}."
+            raise DeclarationError(f"partitionBy(...): there is no column {name!r}; {hint}")
+        type_ = schema.field(name).type
+        if not (
+            is_.is_integer(type_) or is_.is_string(type_) or is_.is_boolean(type_) or is_.is_date32(type_)
+        ):
+            raise DeclarationError(
+                f"partitionBy(...): column {name!r} has type {type_}, which cannot name folders; use integers, strings, "
+                "booleans or dates."
+            )
+    if len(set(names)) == len(schema.names):
+        raise DeclarationError(
+            "partitionBy(...) takes all columns, so that files would have none; leave one out."
+        )
+    return tuple(dict.fromkeys(names))

@@ -183,13 +183,17 @@ def test_an_operator_in_the_middle_is_taken_by_name() -> None:
         assert op.send([("ann", 1)]) == [{"user": "ann", "total": 1}]
     with operator(counted) as op:
         assert op.send([("ann", 1), ("bob", 1)]) == [{"total": 1, "count": 2}]
-    with pytest.raises(DeclarationError, match=r"name='sums'\): there is no such operator; there are 'totals', 'co"):
+    with pytest.raises(
+        DeclarationError, match=r"name='sums'\): there is no such operator; there are 'totals', 'co"
+    ):
         operator(counted, name="sums")
 
 
 def test_of_a_union_of_operators_one_has_to_be_named() -> None:
     twice = totals(source()).union(source("other").groupBy("user").agg(penstock.sum("amount"), name="sums"))
-    with pytest.raises(DeclarationError, match=r"union of 'sums' and 'totals'; say which is meant with name="):
+    with pytest.raises(
+        DeclarationError, match=r"union of 'sums' and 'totals'; say which is meant with name="
+    ):
         operator(twice)
     with operator(twice, name="totals") as op:
         assert op.send([("ann", 1)]) == [{"user": "ann", "total": 1}]

@@ -48,7 +48,21 @@ def last(table: pa.Table) -> dict[str, Any]:
 def test_a_story_with_deaths_equals_the_story_without(seed: int) -> None:
     quiet = run(totals(script(ROWS, schema=SCHEMA)), seed=seed)
     a, b, c, d, e, f = ROWS
-    story = [a, Crash(), b, c, LoseLease(), d, Pause("1 minute"), Crash(), Crash(), e, LoseLease(), f, Crash()]
+    story = [
+        a,
+        Crash(),
+        b,
+        c,
+        LoseLease(),
+        d,
+        Pause("1 minute"),
+        Crash(),
+        Crash(),
+        e,
+        LoseLease(),
+        f,
+        Crash(),
+    ]
     assert_frames_equal(run(totals(script(story, schema=SCHEMA)), seed=seed), quiet)
     assert last(quiet) == {"ann": 11, "bob": 7, "cid": 1}
 
@@ -133,8 +147,12 @@ def test_what_an_operator_raises_is_what_a_query_would_raise() -> None:
     def broken(key: Any, rows: list[Any], state: Any) -> None:
         raise ValueError(f"no price for {key.user}")
 
-    stream = script(ROWS[:1], schema=SCHEMA).groupBy("user").apply_rows(broken, schema="x long", name="prices")
-    with pytest.raises(OperatorError, match=r"operator 'prices' failed for key \('ann',\): ValueError: no price") as e:
+    stream = (
+        script(ROWS[:1], schema=SCHEMA).groupBy("user").apply_rows(broken, schema="x long", name="prices")
+    )
+    with pytest.raises(
+        OperatorError, match=r"operator 'prices' failed for key \('ann',\): ValueError: no price"
+    ) as e:
         run(stream)
     assert "in broken" in str(e.value)
 
@@ -144,7 +162,9 @@ def test_a_run_that_does_not_end_says_so_and_where_rows_are() -> None:
     on = script(ROWS[:1], schema=SCHEMA).union(ring)
     round_ = on.groupBy("user").apply_rows(lambda key, rows, state: rows, schema=SCHEMA, name="round")
     ring.feed(round_)
-    with pytest.raises(DidNotFinish, match=r"did not finish within 2 seconds of virtual time.*; give it longer"):
+    with pytest.raises(
+        DidNotFinish, match=r"did not finish within 2 seconds of virtual time.*; give it longer"
+    ):
         run(round_, within="2 seconds")
 
 

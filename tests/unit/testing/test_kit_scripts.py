@@ -67,7 +67,9 @@ def test_a_pause_is_a_duration_that_does_not_go_back() -> None:
 
 def test_a_query_that_is_started_refuses_deaths_by_name() -> None:
     stream = script([("a", 1), Crash()], schema=SCHEMA, name="visits").groupBy("user").count()
-    with pytest.raises(DeclarationError, match=r"source 'visits' has Crash\(\) or LoseLease\(\).*testing\.run"):
+    with pytest.raises(
+        DeclarationError, match=r"source 'visits' has Crash\(\) or LoseLease\(\).*testing\.run"
+    ):
         compile_program(stream.node, tasks=1, memory_bytes=1 << 20)
 
 

@@ -21,9 +21,10 @@ from penstock.topology.options import (
     merge_settings,
     options_table,
 )
-from penstock.topology.writer import StreamWriter
+from penstock.topology.writer import FORMATS, StreamWriter
 
 DOCS = Path(__file__).parents[3] / "docs" / "options.md"
+SINKS = DOCS.parent / "sinks.md"
 
 
 def writer() -> StreamWriter:
@@ -41,6 +42,17 @@ def test_the_reference_page_has_the_table_as_it_is_in_code() -> None:
     section = DOCS.read_text(encoding="utf-8").partition("## Of a query\n")[2].partition("\n## ")[0]
     table = "".join(line for line in section.splitlines(keepends=True) if line.startswith("|"))
     assert table == options_table()
+
+
+@pytest.mark.parametrize("sink", ["parquet", "console"])
+def test_the_page_on_sinks_has_the_options_of_each_as_they_are_in_code(sink: str) -> None:
+    table = options_table(sink)
+    assert table.count("\n") > 3
+    assert table in SINKS.read_text(encoding="utf-8")
+
+
+def test_every_option_of_a_sink_belongs_to_a_format() -> None:
+    assert {option.sink for option in OPTIONS.values()} - {None} <= set(FORMATS)
 
 
 def test_every_option_that_sets_a_setting_has_its_default_there() -> None:

@@ -16,30 +16,30 @@ PROBE = ".writable-"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
-def check_scheme(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path that a checkpoint location means; refuse any scheme but ``file:`` by name."""
+def check_scheme(path: str | os.PathLike[str], what: str = "The checkpoint location") -> str:
+    """Return the absolute path that a location means; refuse any scheme but ``file:`` by name."""
     text = os.fspath(path)
     scheme = _SCHEME.match(text)
     if scheme is not None:
         if scheme.group().lower() != "file:":
             raise CheckpointError(
-                f"The checkpoint location {text!r} uses {scheme.group()}, which is not supported; give a "
+                f"{what} {text!r} uses {scheme.group()}, which is not supported; give a "
                 "directory that all nodes can reach, as a plain path or file: URI."
             )
-        text = _path_of_file_uri(text, text[scheme.end() :])
+        text = _path_of_file_uri(text, text[scheme.end() :], what)
     if not text or "\0" in text:
-        raise CheckpointError(f"The checkpoint location {os.fspath(path)!r} is not a path; give a directory.")
+        raise CheckpointError(f"{what} {os.fspath(path)!r} is not a path; give a directory.")
     return os.path.abspath(text)
 
 
-def _path_of_file_uri(uri: str, rest: str) -> str:
+def _path_of_file_uri(uri: str, rest: str, what: str) -> str:
     host, path = "", rest
     if rest.startswith("//"):
         host, slash, tail = rest[2:].partition("/")
         path = slash + tail
     if host not in ("", "localhost") or not path.startswith("/"):
         raise CheckpointError(
-            f"The checkpoint location {uri!r} names a host or a relative path; write it as file:///absolute/path."
+            f"{what} {uri!r} names a host or a relative path; write it as file:///absolute/path."
         )
     return unquote(path)
 

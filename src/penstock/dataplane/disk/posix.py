@@ -141,12 +141,16 @@ class PosixCalls:
 
 
 class PosixDisk(StepDisk):
-    """The ``Disk`` on a local or shared POSIX file system with hard links and atomic rename."""
+    """The ``Disk`` on a local or shared POSIX file system with hard links and atomic rename.
 
-    def __init__(self, faults: Faults | None = None) -> None:
+    Args:
+        temps: folder for files under way, where those beside their targets would be seen by others.
+    """
+
+    def __init__(self, faults: Faults | None = None, *, temps: str | None = None) -> None:
         token = secrets.token_hex(6)
         # The process id keeps temporary names apart after a fork, the token on different machines.
-        super().__init__(PosixCalls(), faults, lambda: f"{os.getpid():x}-{token}")
+        super().__init__(PosixCalls(), faults, lambda: f"{os.getpid():x}-{token}", temps)
 
 
 def _full_sync(fd: int) -> None:

@@ -36,13 +36,17 @@ class StepDisk:
         calls: what carries a step out.
         faults: is told of every step, from both sides.
         writer: names whoever writes, unlike any other at this moment; goes into temporary names.
+        temps: folder for files under way, on the same file system; beside their targets when not given.
     """
 
-    def __init__(self, calls: Calls, faults: Faults | None, writer: Callable[[], str]) -> None:
+    def __init__(
+        self, calls: Calls, faults: Faults | None, writer: Callable[[], str], temps: str | None = None
+    ) -> None:
         self._calls = calls
         self._faults = faults
         self._writer = writer
         self._temps = itertools.count()
+        self._temp_folder = temps
 
     def make_dirs(self, path: str) -> None:
         missing: list[str] = []
@@ -208,6 +212,8 @@ class StepDisk:
         return created
 
     def _temp_name(self, path: str) -> str:
+        if self._temp_folder is not None:
+            path = os.path.join(self._temp_folder, os.path.basename(path))
         return f"{path}.{self._writer()}-{next(self._temps):x}{TEMP_SUFFIX}"
 
     def _discard(self, temp: str) -> None:
