@@ -312,10 +312,10 @@ def test_a_batch_dataframe_is_taken_in_once_over_restarts(spark: SparkSession, t
     del got[-1]
     assert got == Counter(number % 7 for number in range(1000))
     progress = query.lastProgress
-    assert progress is not None and progress["sources"]["numbers"]["rows"] == 1000
+    assert progress is not None and progress["inputs"]["numbers"]["rows"] == 1000
     query = finish(writer, spark)
     progress = query.lastProgress
-    assert progress is not None and progress["sources"]["numbers"]["rows"] == 1000
+    assert progress is not None and progress["inputs"]["numbers"]["rows"] == 1000
 
 
 def test_an_empty_dataframe_ends_the_query(spark: SparkSession, tmp_path: Path) -> None:

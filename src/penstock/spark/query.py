@@ -17,13 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-<<<<<<< HEAD
-from penstock.dataplane.compile import compile_program, stages_of
-from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
-=======
 from penstock.dataplane.compile import compile_program
-from penstock.dataplane.disk import PosixDisk, check_scheme
->>>>>>> main
+from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
 from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
@@ -33,13 +28,9 @@ from penstock.dataplane.opening import Opened, open_checkpoint
 from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
-<<<<<<< HEAD
 from penstock.errors import PenstockError, QueryError, SessionError
 from penstock.spark import listening
-=======
-from penstock.errors import CheckpointError, PenstockError, QueryError, SessionError
 from penstock.spark.batch_ingest import BatchIngest
->>>>>>> main
 from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.listening import announcer
@@ -47,8 +38,8 @@ from penstock.spark.progress import MIN_SPAN_S, Identity, Reading, make_report, 
 from penstock.spark.running import make_way, note_end, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
-<<<<<<< HEAD
 from penstock.spark.showing import Shown, show_html, show_line
+from penstock.spark.sinks import check_sink, make_sink, sink_settings
 from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
@@ -58,14 +49,7 @@ from penstock.topology.options import (
     derive_settings,
     merge_settings,
 )
-from penstock.topology.stream import Node
-from penstock.topology.writer import Declared
-=======
-from penstock.spark.sinks import check_sink, make_sink, sink_settings
-from penstock.spark.slots import await_slots, is_local, real_cores
-from penstock.topology.options import CHECKPOINT_LOCATION, TAKEOVER, derive_settings
 from penstock.topology.writer import Declared, sources_of
->>>>>>> main
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -351,16 +335,11 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     spark = spark or _active_session()
     check_session(spark)
     await_slots(spark)
-<<<<<<< HEAD
     options = merge_settings(declared.options, spark.conf.getAll, declared.name)
     declared = replace(declared, options=options)
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
-    settings = Settings(**derive_settings(options))
-=======
-    checkpoint = check_scheme(CHECKPOINT_LOCATION.of(declared.options))
     check_sink(declared)
     settings = Settings(**_settings_of(declared))
->>>>>>> main
     program = compile_program(
         declared.node,
         tasks=real_cores(spark),
@@ -389,21 +368,12 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     disk, checkpoint, program = PosixDisk(), opened.checkpoint, opened.program
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
-    kinds = {node.name: node.kind for node in _sources(declared.node)}
+    kinds = {node.name: node.kind for node in sources_of(declared.node)}
     query._identity = Identity(query.id, query.runId, query.name, declared.sink, kinds)
     query._schema = declared.node.schema
-<<<<<<< HEAD
     query._spark = spark
-    consume = {"noop": None, "memory": query._remember, "function": declared.function}[declared.sink]
-    ingested = [node for node in _sources(declared.node) if node.kind == "dataframe"]
-=======
-    try:
-        sink = make_sink(declared, spark, opened, query._remember)
-    except BaseException:
-        give_back(disk, checkpoint, opened.claim, time.time(), None)
-        raise
+    sink = make_sink(declared, spark, opened, query._remember)
     ingested = [node for node in sources_of(declared.node) if node.kind == "dataframe"]
->>>>>>> main
     shell = SparkShell(
         spark,
         program,
@@ -413,12 +383,8 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
         hosts=_hosts(spark),
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
-<<<<<<< HEAD
-        consume=consume,
-        exports=_open_exports(disk, opened, EXPORT_BYTES.of(declared.options)),
-=======
         sink=sink,
->>>>>>> main
+        exports=_open_exports(disk, opened, EXPORT_BYTES.of(declared.options)),
         on_end=query._ended,
     )
     query._shell = shell

@@ -62,12 +62,8 @@ class SparkShell(Listener):
         hosts: tuple[str, str],
         label: str,
         reserve: int,
-<<<<<<< HEAD
-        consume: Consume | None,
-        exports: Mapping[str, ExportFolder] | None = None,
-=======
         sink: Sink | None,
->>>>>>> main
+        exports: Mapping[str, ExportFolder] | None = None,
         on_end: Callable[[PenstockError | None], None],
     ) -> None:
         self.opened = opened
@@ -90,12 +86,8 @@ class SparkShell(Listener):
         self._disk = disk
         self._settings = settings
         self._reserve = reserve
-<<<<<<< HEAD
-        self._consume = consume
-        self._exports = dict(exports or {})
-=======
         self._sink = sink
->>>>>>> main
+        self._exports = dict(exports or {})
         self._on_end = on_end
         self._office = LeaseOffice(
             spark,
@@ -315,13 +307,9 @@ class SparkShell(Listener):
 
     def _run_sink_thread(self) -> None:
         while (work := self._sink_queue.get()) is not None:
-<<<<<<< HEAD
             if work.stage in self._exports:
                 self._exports[work.stage].take(work)
-            elif self._consume is not None:
-=======
-            if self._sink is not None:
->>>>>>> main
+            elif self._sink is not None:
                 table = read_sink_rows(self._disk, self.opened.checkpoint, self._program, work)
                 try:
                     self._sink.take(table, work.epoch)

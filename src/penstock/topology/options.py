@@ -236,17 +236,14 @@ OPTIONS: Mapping[str, Option[Any]] = {
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         RETAIN_ALL,
-<<<<<<< HEAD
         EXPORT,
         EXPORT_BYTES,
-=======
         SINK_PATH,
         ROLL_SECONDS,
         ROLL_BYTES,
         PARQUET_COMPRESSION,
         NUM_ROWS,
         CONSOLE_TRUNCATE,
->>>>>>> main
     )
 }
 _BY_LOWER_NAME = {name.lower(): option for name, option in OPTIONS.items()}

@@ -193,9 +193,6 @@ class StreamWriter:
             format, outputMode, partitionBy, queryName, options: as the methods of these names.
             spark: the SparkSession to run on; the active one when not given.
         """
-<<<<<<< HEAD
-        declared = self.declare(complete=False)
-=======
         if path is not None and not isinstance(path, str | os.PathLike):
             path, spark = None, path
         if path is not None:
@@ -208,32 +205,21 @@ class StreamWriter:
             self.partitionBy(partitionBy)
         if queryName is not None:
             self.queryName(queryName)
-        declared = self.options(**options).declare()
->>>>>>> main
+        declared = self.options(**options).declare(complete=False)
         if not _starter:
             raise DeclarationError("nothing can start a query in this process; import penstock first.")
         return _starter[0](declared, spark)
 
-<<<<<<< HEAD
     def declare(self, complete: bool = True) -> Declared:
         """Return the declaration after checking that it is complete.
 
         Args:
             complete: whether Spark's settings cannot supply options that are missing here.
         """
-        if not self._sink:
-            raise DeclarationError(
-                f"'{self._stream.node.name}' has no sink; call format('memory'), format('noop') or foreachBatch(function)."
-            )
-        if complete and CHECKPOINT_LOCATION.name not in self._options:
-=======
-    def declare(self) -> Declared:
-        """Return the declaration after checking that it is complete."""
         node = self._stream.node
         if not self._sink:
             raise DeclarationError(f"'{node.name}' has no sink; call {_SINKS}.")
-        if CHECKPOINT_LOCATION.name not in self._options:
->>>>>>> main
+        if complete and CHECKPOINT_LOCATION.name not in self._options:
             raise DeclarationError(
                 f"option({CHECKPOINT_LOCATION.name!r}, ...) is required: a directory that all nodes can reach."
             )
