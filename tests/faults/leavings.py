@@ -227,10 +227,10 @@ class Notebook(Program):
 
     def as_cell(self, app: Path) -> str:
         """The program's source as a cell, with what it would get from a command line; what it prints goes to a file."""
-        body = app.read_text()
+        body = app.read_text().partition("if __name__")[0]
         return (
-            f"import contextlib, sys\nsys.argv = ['', {str(self.config)!r}]\n{body.partition('if __name__')[0]}\n"
-            f"given = json.loads(Path(sys.argv[1]).read_text())\n"
+            f"import contextlib, sys\n__file__ = {str(app)!r}\nsys.argv = ['', {str(self.config)!r}]\n"
+            f"{body}\ngiven = json.loads(Path(sys.argv[1]).read_text())\n"
             f"with open({str(self.out)!r}, 'w', buffering=1) as out, contextlib.redirect_stdout(out):\n    main()\n"
         )
 
@@ -250,7 +250,7 @@ class Notebook(Program):
             message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
             if message["parent_header"].get("msg_id") != sent:
                 continue
-            if message["msg_type"] == "stream":
+            if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
                 text += message["content"]["text"]
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
                 break

@@ -274,7 +274,8 @@ class Chain:
             if edge.edge not in self.out:
                 self.said[edge.edge] = self._mark(edge, self.idle) if edge.marked else None
         self.out = {edge.edge: self.out.get(edge.edge, deque()) for edge in spec.edges}
-        self.out_bytes = sum(item.bytes for queue in self.out.values() for item in queue)
+        self.edge_bytes = {edge: sum(item.bytes for item in queue) for edge, queue in self.out.items()}
+        self.out_bytes = sum(self.edge_bytes.values())
         # A source that has ended says so again to those who have not been told.
         self.ended = self.ended and all(self.said.get(e.edge) == END_US for e in spec.edges if e.marked)
         return gone

@@ -11,8 +11,9 @@ import threading
 
 from penstock.dataplane.records import Batch
 from penstock.errors import CheckpointError, OperatorError, PenstockError
-from penstock.spark.ingest import _OURS, Ingest
+from penstock.spark.ingest import _OURS, MAX_RESTARTS, Ingest, is_cancelled
 from penstock.spark.leases import reason_in
+from penstock.spark.session import is_alive
 
 THE_BATCH = Batch("dataframe", 0)
 """Key of the one batch of such a source."""
@@ -24,6 +25,7 @@ class BatchIngest(Ingest):
     def start(self) -> None:
         self._done = threading.Event()
         self._error: PenstockError | None = None
+        self._cancelled = 0
         opened = self._shell.opened
         self._group = f"penstock-{opened.query}-{opened.claim.generation}-{self._source}"
         threading.Thread(target=self._run, name=f"penstock-{self._source}", daemon=True).start()
@@ -50,10 +52,8 @@ class BatchIngest(Ingest):
 
     def _run(self) -> None:
         try:
-            if not self._is_known(THE_BATCH):
-                context = self._dataframe.sparkSession.sparkContext
-                context.setJobGroup(self._group, f"penstock source {self._source}")
-                self._commit(self._dataframe, THE_BATCH)
+            while not self._is_known(THE_BATCH):
+                self._take_all()
             hub, engine = self._shell.hub, self._shell.engine
             hub.ask(lambda: engine.on_source_over(self._source))
         except PenstockError as error:
@@ -66,6 +66,19 @@ class BatchIngest(Ingest):
             )
         finally:
             self._done.set()
+
+    def _take_all(self) -> None:
+        """Commit all rows; a job that somebody cancelled is run again, as the batches of a streaming DataFrame are."""
+        spark = self._dataframe.sparkSession
+        spark.sparkContext.setJobGroup(self._group, f"penstock {self._shell.label}, ingest {self._source}")
+        try:
+            self._commit(self._dataframe, THE_BATCH)
+        except Exception as error:
+            if self._stopped.is_set() or not (is_cancelled(str(error)) and is_alive(spark)):
+                raise
+            self._cancelled += 1
+            if self._cancelled > MAX_RESTARTS:
+                raise
 
     def _settle(self) -> None:
         """Nothing is planned outside our own records."""
