@@ -206,7 +206,7 @@ def test_files_roll_by_time_and_processing_all_waits_for_the_last_one(
     query = writer.start(str(out), rollSeconds=600, spark=spark)
     try:
         wait_until(
-            lambda: (query.lastProgress or {}).get("sources", {}).get("sales", {}).get("rows", 0) > 500, query
+            lambda: (query.lastProgress or {}).get("inputs", {}).get("sales", {}).get("rows", 0) > 500, query
         )
         assert ids(spark, out) == []
         query.processAllAvailable()
