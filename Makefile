@@ -58,6 +58,10 @@ check: $(STAMP) ## Lint, types (mypy --strict) and import directions
 	@$(BIN)/mypy --strict src
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
 
+.PHONY: docs
+docs: $(STAMP) ## Write the tables of the reference pages from the definitions in code
+	@$(BIN)/python -m penstock.cli.reference docs
+
 .PHONY: bench
 bench: $(STAMP) ## Run a benchmark: NAME=keyed-count QUICK=1 JSON=out.json
 	@$(BIN)/penstock bench $(NAME) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

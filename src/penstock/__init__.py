@@ -28,6 +28,8 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.spark.streams import streams
+
 avg = mean
 
 
@@ -52,6 +54,15 @@ def from_dataframe(dataframe: Any, *, name: str = "source", stamp: str | None = 
     from penstock.spark.dataframes import stream_of
 
     return stream_of(dataframe, name, stamp)
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because what it needs is Spark's, and a topology can be declared without that.
+    if name == "streams":
+        from penstock.spark.streams import streams
+
+        return streams
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
 def _start(declared: _writer.Declared, spark: Any) -> Any:
@@ -100,6 +111,7 @@ __all__ = [
     "min",
     "session",
     "session_window",
+    "streams",
     "sum",
     "top_n",
     "when",

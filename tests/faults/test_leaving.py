@@ -65,7 +65,7 @@ def test_a_query_in_a_notebook_outlives_an_interrupt_and_goes_with_its_kernel(ru
 LOOK_AGAIN = """
 from penstock.spark.running import active_on
 query = active_on(given["checkpoint"])
-rows = lambda: query.lastProgress["sources"]["bids"]["rows"]
+rows = lambda: query.lastProgress["inputs"]["bids"]["rows"]
 start, deadline = rows(), time.monotonic() + 30
 while query.isActive and rows() < start + 500 and time.monotonic() < deadline:
     time.sleep(0.05)

@@ -90,7 +90,7 @@ def _finish(query: Any, account: Account, load: Load) -> list[str]:
     wrong = ["nothing was counted"]
     while wrong and time.monotonic() < deadline:
         query.awaitTermination(0.5)
-        rows = {name: one["rows"] for name, one in query.lastProgress["sources"].items()}
+        rows = {name: one["rows"] for name, one in query.lastProgress["inputs"].items()}
         if rows["clicks"] == load.clicks and rows["orders"] == load.orders and rows["rules"] >= load.rules:
             query.processAllAvailable()
             wrong = check(account, load)

@@ -44,7 +44,7 @@ class Sampler:
         at_s = time.monotonic() - self._began
         progress = self._query.lastProgress or {}
         values = {**self._processes(), **self._directories(), **self._spark_lists(), **self._times(progress)}
-        sources = progress.get("sources", {})
+        sources = progress.get("inputs", {})
         facts = {
             "rows": {name: one["rows"] for name, one in sources.items()},
             "behind": {name: one["behindRows"] for name, one in sources.items()},
@@ -116,7 +116,7 @@ class Sampler:
     def _times(self, progress: Mapping[str, Any]) -> dict[str, float]:
         """Return the mean time of the epochs since the last sample, by stage."""
         found: dict[str, float] = {}
-        for part in ("sources", "operators", "sinks"):
+        for part in ("inputs", "operators", "outputs"):
             for name, stage in progress.get(part, {}).items():
                 epochs, seconds = stage["epochs"], stage["epochSeconds"]
                 before = self._epochs.get(name, (0, 0.0))

@@ -136,7 +136,7 @@ def await_rows(query: Query, rows: int, source: str = "sales", seconds: float = 
 
 def committed(query: Query, source: str = "sales") -> int:
     progress = query.lastProgress
-    return int(progress["sources"][source]["rows"]) if progress is not None else 0
+    return int(progress["inputs"][source]["rows"]) if progress is not None else 0
 
 
 def wait_until(holds: Callable[[], bool], query: Query | None = None, seconds: float = 60.0) -> None:

@@ -125,7 +125,7 @@ def test_a_restart_in_the_middle_takes_in_each_batch_once(
     with running(counted, spark, checkpoint) as query:
         query.processAllAvailable()
         progress = query.lastProgress
-        assert progress is not None and progress["sources"]["trades"]["rows"] == 800
+        assert progress is not None and progress["inputs"]["trades"]["rows"] == 800
         assert progress["operators"]["totals"]["rowsIn"] == 800
         got.append(query.table())
     mine = {key: values[:2] for key, values in last_values(pa.concat_tables(got), 1).items()}
@@ -161,7 +161,7 @@ def test_a_folder_of_the_spark_query_that_is_gone_is_refused_and_nothing_counts_
         assert isinstance(error, penstock.CheckpointError)
         assert "ingest/trades" in str(error) and "counted twice" in str(error)
         progress = query.lastProgress
-        assert progress is not None and progress["sources"]["trades"]["rows"] == 600
+        assert progress is not None and progress["inputs"]["trades"]["rows"] == 600
 
 
 def test_a_null_in_the_stamp_column_names_source_and_column(

@@ -206,7 +206,7 @@ def test_files_roll_by_time_and_processing_all_waits_for_the_last_one(
     query = writer.start(str(out), rollSeconds=600, spark=spark)
     try:
         wait_until(
-            lambda: (query.lastProgress or {}).get("sources", {}).get("sales", {}).get("rows", 0) > 500, query
+            lambda: (query.lastProgress or {}).get("inputs", {}).get("sales", {}).get("rows", 0) > 500, query
         )
         assert ids(spark, out) == []
         query.processAllAvailable()
@@ -312,10 +312,10 @@ def test_a_batch_dataframe_is_taken_in_once_over_restarts(spark: SparkSession, t
     del got[-1]
     assert got == Counter(number % 7 for number in range(1000))
     progress = query.lastProgress
-    assert progress is not None and progress["sources"]["numbers"]["rows"] == 1000
+    assert progress is not None and progress["inputs"]["numbers"]["rows"] == 1000
     query = finish(writer, spark)
     progress = query.lastProgress
-    assert progress is not None and progress["sources"]["numbers"]["rows"] == 1000
+    assert progress is not None and progress["inputs"]["numbers"]["rows"] == 1000
 
 
 def test_an_empty_dataframe_ends_the_query(spark: SparkSession, tmp_path: Path) -> None:

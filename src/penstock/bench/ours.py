@@ -312,7 +312,7 @@ class Window:
         held back, so its interval says nothing: what counts is the time it takes for as many rows.
         """
         was, now = self.of(operator)
-        made, makes = self.before["sources"][source], self.after["sources"][source]
+        made, makes = self.before["inputs"][source], self.after["inputs"][source]
         epochs = max(1, now["epochs"] - was["epochs"])
         rows_per_epoch = (now["rowsIn"] - was["rowsIn"]) / epochs
         source_s = makes["epochSeconds"] - made["epochSeconds"]

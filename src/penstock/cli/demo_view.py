@@ -115,7 +115,7 @@ def read_progress(
     What the query only counts becomes a rate by comparison with an `earlier` reading.
     """
     found = progress or {}
-    sources = list(found.get("sources", {}).values())
+    sources = list(found.get("inputs", {}).values())
     epochs_before = {one.name: one.epochs for one in earlier.operators} if earlier else {}
     span_s = elapsed_s - earlier.elapsed_s if earlier else 0.0
     return Reading(

@@ -423,7 +423,12 @@ class Engine:
     def _held_s(self, run: Run, now: float) -> float:
         """Return for how long a sink still lets rows gather; 0 when it is to take them."""
         waiting = self.chains.waiting_bytes_for(run.chain)
-        if not self.settings.sink_hold_s or run.flush or waiting >= self.settings.sink_bytes:
+        if (
+            run.spec.min_epoch_s is not None
+            or not self.settings.sink_hold_s
+            or run.flush
+            or waiting >= self.settings.sink_bytes
+        ):
             return 0.0
         if not any(self.chains.waiting(run.chain).values()):
             run.gathers_since = None

@@ -11,6 +11,8 @@ CHECKPOINT/data/g000001-<lease>-000001.seg segments and deltas appended by one l
 CHECKPOINT/data/g000001-<lease>-000001.snp snapshots appended by one lease
 CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streaming query
 CHECKPOINT/imported/<operator>/            state that `penstock import` brought: a manifest and parts
+CHECKPOINT/export/<operator>/head          whose export it is, and the schema of its rows
+CHECKPOINT/export/<operator>/e000000001    manifest of one epoch of an export
 ```
 """
 
@@ -37,6 +39,7 @@ class DataFile(NamedTuple):
 _META = re.compile(r"meta-([0-9a-f]{16})$")
 _CLAIM = re.compile(r"g(\d{6,})\.claim$")
 _LOG = re.compile(r"g(\d{6,})-p(\d{6,})\.log$")
+_MANIFEST = re.compile(r"e(\d{9,})$")
 _DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp)$")
 
 
@@ -98,6 +101,23 @@ def imported_manifest(checkpoint: str, operator: str) -> str:
 
 def imported_part(checkpoint: str, operator: str, number: int) -> str:
     return f"{checkpoint}/imported/{operator}/{number:06d}.part"
+
+
+def export(checkpoint: str, operator: str) -> str:
+    return f"{checkpoint}/export/{operator}"
+
+
+def export_head(checkpoint: str, operator: str) -> str:
+    return f"{checkpoint}/export/{operator}/head"
+
+
+def export_manifest(checkpoint: str, operator: str, epoch: int) -> str:
+    return f"{checkpoint}/export/{operator}/e{epoch:09d}"
+
+
+def parse_manifest(name: str) -> int | None:
+    found = _MANIFEST.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def parse_meta_version(name: str) -> bytes | None:

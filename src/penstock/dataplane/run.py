@@ -256,7 +256,7 @@ class Run:
             self._learn_size(record)
         if self.spec.kind == "sink":
             self.sunk_rows += self.rows
-            self.next_start = self.started_at + self._settings.sink_epoch_s
+            self.next_start = self.started_at + (self.spec.min_epoch_s or self._settings.sink_epoch_s)
 
     def _learn_rate(self) -> None:
         if self.rows < self._settings.min_epoch_rows:

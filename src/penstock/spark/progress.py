@@ -1,85 +1,181 @@
-"""Progress as JSON-able facts: Spark's names where Spark has one, ours beside them. Reads the engine on the
-hub's thread."""
+"""Progress reports: what Spark's StreamingQueryProgress has, and our figures of every stage beside it.
+
+A report is a real `StreamingQueryProgress`, so that code written for Spark reads it; ours stand in it under
+`inputs`, `operators` and `outputs`, by name. Counters that Spark gives per trigger are given since the report before.
+Reads the engine on the hub's thread.
+"""
 
 from __future__ import annotations
 
-import datetime as dt
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.dataplane.compile import SINK
 from penstock.dataplane.engine import Engine
-from penstock.dataplane.run import Run
+from penstock.dataplane.metrics import (
+    INPUT,
+    OPERATOR,
+    OUTPUT,
+    QUERY,
+    STAGE,
+    QueryLook,
+    StageLook,
+    iso_time,
+    read_all,
+)
 
 if TYPE_CHECKING:
-    from penstock.spark.query import Query
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-_WINDOW_S = 5.0
+MIN_SPAN_S = 0.5
+"""Shortest time over which a rate is worth telling."""
 
 
-def progress_of(engine: Engine, query: Query, log: tuple[float, int] = (0.0, 0)) -> dict[str, Any]:
-    """Return the state of every stage as of now.
+@dataclass(frozen=True)
+class Identity:
+    """What a report says of the query itself."""
+
+    id: str
+    run_id: str
+    name: str | None
+    sink: str = ""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """What each source is: generate or dataframe."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The counters of all stages at one moment."""
+
+    at: float
+    facts: dict[str, Any]
+    due: dict[str, int]
+    """Rows that have arrived at each source."""
+    offsets: dict[str, int]
+
+    def of(self, stage: str, counter: str) -> float:
+        for part in ("inputs", "operators", "outputs"):
+            if stage in self.facts[part]:
+                return float(self.facts[part][stage].get(counter, 0))
+        return 0.0
+
+
+def take_reading(engine: Engine, log: tuple[float, int] = (0.0, 0)) -> Reading:
+    """Read all metrics off the engine.
 
     Args:
         log: seconds spent on appending records so far, and how many appends that were.
     """
     now = time.monotonic()
-    stages = engine.runs
+    looks = {name: StageLook(engine, run, now) for name, run in engine.runs.items()}
+    tables = {"source": INPUT, "operator": OPERATOR, "sink": OUTPUT}
+    facts: dict[str, Any] = read_all(QUERY, QueryLook(engine, *log))
+    facts |= {"inputs": {}, "operators": {}, "outputs": {}}
+    parts = {"source": "inputs", "operator": "operators", "sink": "outputs"}
+    for name, look in looks.items():
+        kind = look.run.spec.kind
+        facts[parts[kind]][name] = read_all(STAGE, look) | read_all(tables[kind], look)
+    sources = {name: look for name, look in looks.items() if look.run.spec.kind == "source"}
+    due = {name: look.due_rows for name, look in sources.items()}
+    return Reading(now, facts, due, {name: _offset(look) for name, look in sources.items()})
+
+
+def _offset(look: StageLook) -> int:
+    chain = look.run.chain
+    if look.run.spec.ingested:
+        return chain.batch.number if chain.batch is not None else -1
+    return chain.offset
+
+
+def make_report(now: Reading, before: Reading | None, identity: Identity) -> StreamingQueryProgress:
+    """Return what happened between two readings, in Spark's shape, and all of ours as of the later one."""
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    report = StreamingQueryProgress.fromJson({**_spark_shaped(now, before, identity), **now.facts})
+    report.update(now.facts)
+    return report
+
+
+def _spark_shaped(now: Reading, before: Reading | None, identity: Identity) -> dict[str, Any]:
+    span_s = max(now.at - before.at, 1e-3) if before is not None else 1.0
+    sources = [_source(name, now, before, span_s, identity) for name in now.facts["inputs"]]
+    sink = now.facts["outputs"].get(SINK, {})
+    stages = [facts for part in ("inputs", "operators", "outputs") for facts in now.facts[part].values()]
+    longest = round(max((facts["epochMs"] for facts in stages), default=0.0))
+    appends = now.facts["logAppends"] - (before.facts["logAppends"] if before else 0)
+    log_s = now.facts["logSeconds"] - (before.facts["logSeconds"] if before else 0.0)
+    marks = [
+        facts["watermark"] for facts in now.facts["operators"].values() if facts["watermark"] is not None
+    ]
     return {
-        "id": query.id,
-        "runId": query.runId,
-        "name": query.name,
-        "timestamp": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "generation": engine.generation,
-        "leases": len(engine.leases),
-        "waitingBytes": engine.chains.waiting_bytes(),
-        "driverMsPerEpoch": round(engine.pace.driver_s_per_epoch * 1e3, 4),
-        "logSeconds": round(log[0], 6),
-        "logAppends": log[1],
-        "sources": {n: _source(engine, r, now) for n, r in stages.items() if r.spec.kind == "source"},
-        "operators": {n: _operator(engine, r, now) for n, r in stages.items() if r.spec.kind == "operator"},
-        "sinks": {
-            n: {**_stage(r), "rowsIn": r.sunk_rows} for n, r in stages.items() if r.spec.kind == "sink"
+        "id": identity.id,
+        "runId": identity.run_id,
+        "name": identity.name,
+        "timestamp": iso_time(time.time()),
+        "batchId": sink.get("epoch", 0),
+        "batchDuration": longest,
+        "numInputRows": sum(one["numInputRows"] for one in sources),
+        "inputRowsPerSecond": round(sum(one["inputRowsPerSecond"] for one in sources), 1),
+        "processedRowsPerSecond": round(sum(one["processedRowsPerSecond"] for one in sources), 1),
+        "durationMs": {
+            "triggerExecution": longest,
+            "addBatch": round(sink.get("epochMs", 0.0)),
+            "walCommit": round(log_s * 1e3 / max(1, appends)),
+        },
+        "eventTime": {"watermark": min(marks)} if marks else {},
+        "stateOperators": [_operator(name, now, before) for name in now.facts["operators"]],
+        "sources": sources,
+        "sink": {
+            "description": identity.sink,
+            "numOutputRows": round(_grown(SINK, "rowsIn", now, before)),
+            "metrics": {},
+        },
+        "observedMetrics": {},
+    }
+
+
+def _source(
+    name: str, now: Reading, before: Reading | None, span_s: float, identity: Identity
+) -> dict[str, Any]:
+    facts = now.facts["inputs"][name]
+    rows = round(_grown(name, "rows", now, before))
+    arrived = now.due[name] - (before.due[name] if before is not None else 0)
+    ends = now.offsets[name]
+    behind = facts["behindRows"]
+    return {
+        "description": f"{identity.kinds.get(name, 'source')}[{name}]",
+        "startOffset": {name: before.offsets[name] if before is not None else 0},
+        "endOffset": {name: ends},
+        "latestOffset": {name: ends + behind},
+        "numInputRows": rows,
+        "inputRowsPerSecond": round(arrived / span_s, 1),
+        "processedRowsPerSecond": round(rows / span_s, 1),
+        "metrics": {"behindRows": str(behind), "blocked": str(facts["blocked"]).lower()},
+    }
+
+
+def _operator(name: str, now: Reading, before: Reading | None) -> dict[str, Any]:
+    facts = now.facts["operators"][name]
+    return {
+        "operatorName": name,
+        "numRowsTotal": -1,
+        "numRowsUpdated": round(_grown(name, "rowsIn", now, before)),
+        "numRowsRemoved": -1,
+        "allUpdatesTimeMs": round(_grown(name, "busySeconds", now, before) * 1e3),
+        "allRemovalsTimeMs": 0,
+        "commitTimeMs": round(_grown(name, "syncSeconds", now, before) * 1e3),
+        "memoryUsedBytes": facts["stateBytes"],
+        "numRowsDroppedByWatermark": round(_grown(name, "lateRows", now, before)),
+        "numShufflePartitions": facts["shards"],
+        "numStateStoreInstances": facts["tasks"],
+        "customMetrics": {
+            "latencyMeanMs": round(facts["latencyMeanMs"] or 0),
+            "latencyP99Ms": round(facts["latencyP99Ms"] or 0),
+            "waitingRows": facts["waitingRows"],
         },
     }
 
 
-def _stage(run: Run) -> dict[str, Any]:
-    return {
-        "epoch": run.chain.epoch,
-        "epochs": run.epochs,
-        "rowsIn": run.chain.rows_in,
-        "rowsOut": run.chain.rows_out,
-        "epochMs": round(run.epoch_s * 1e3, 3),
-        "epochSeconds": round(run.epochs_s, 6),
-        "busySeconds": round(run.busy_s, 6),
-        "syncSeconds": round(run.sync_s, 6),
-    }
-
-
-def _source(engine: Engine, run: Run, now: float) -> dict[str, Any]:
-    latency = engine.latency[run.spec.name].since(now - _WINDOW_S)
-    due = engine.due_now().get(run.spec.name)
-    return {
-        **_stage(run),
-        "rows": run.chain.rows_out,
-        "rowsPerSecond": round(latency.rows / _WINDOW_S, 1) if latency else 0.0,
-        "behindRows": max(0, due - run.chain.offset) if due is not None else 0,
-        "blocked": run.blocked,
-    }
-
-
-def _operator(engine: Engine, run: Run, now: float) -> dict[str, Any]:
-    latency = engine.latency[run.spec.name].since(now - _WINDOW_S)
-    waiting = engine.chains.waiting(run.chain)
-    return {
-        **_stage(run),
-        "rowsPerSecond": round(latency.rows / _WINDOW_S, 1) if latency else 0.0,
-        "latencyMeanMs": round(latency.mean_ms, 3) if latency else None,
-        "latencyP99Ms": round(latency.p99_ms, 3) if latency else None,
-        "stateBytes": run.state_bytes,
-        "tasks": sum(1 for slot in run.slots if slot.lease is not None),
-        "waitingRows": sum(item.rows for queue in waiting.values() for item in queue),
-        "shards": run.spec.shards,
-        "shardsReady": int(run.ready.sum()),
-        "positionGroups": len(run.chain.groups),
-    }
+def _grown(stage: str, counter: str, now: Reading, before: Reading | None) -> float:
+    return now.of(stage, counter) - (before.of(stage, counter) if before is not None else 0.0)

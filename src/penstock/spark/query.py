@@ -7,6 +7,7 @@ questions about them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
@@ -17,31 +18,49 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.dataplane.compile import compile_program
-from penstock.dataplane.disk import PosixDisk, check_scheme
+from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
+from penstock.dataplane.explain import explain_program
+from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
 from penstock.dataplane.importing import with_imported
 from penstock.dataplane.latency import Latency
+from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.opening import Opened, open_checkpoint
 from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
-from penstock.errors import CheckpointError, PenstockError, QueryError, SessionError
+from penstock.errors import PenstockError, QueryError, SessionError
+from penstock.spark import listening
 from penstock.spark.batch_ingest import BatchIngest
 from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
-from penstock.spark.progress import progress_of
-from penstock.spark.running import active_on, remember
+from penstock.spark.listening import announcer
+from penstock.spark.progress import MIN_SPAN_S, Identity, Reading, make_report, take_reading
+from penstock.spark.running import make_way, note_end, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
+from penstock.spark.showing import Shown, show_html, show_line
 from penstock.spark.sinks import check_sink, make_sink, sink_settings
 from penstock.spark.slots import await_slots, is_local, real_cores
-from penstock.topology.options import CHECKPOINT_LOCATION, TAKEOVER, derive_settings
+from penstock.topology.options import (
+    CHECKPOINT_LOCATION,
+    EXPORT,
+    EXPORT_BYTES,
+    TAKEOVER,
+    derive_settings,
+    merge_settings,
+)
 from penstock.topology.writer import Declared, sources_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+_log = logging.getLogger("penstock")
 RESERVE = 1
+REPORT_INTERVAL_S = 1.0
+"""Time between two reports of a query."""
+WATCH_INTERVAL_S = 0.25
 
 
 class Query:
@@ -52,11 +71,16 @@ class Query:
         self.runId = str(uuid.uuid4())
         self.id = ""
         self.checkpoint = ""
+        self._spark: SparkSession
         self._shell: SparkShell | None = None
         self._ingests: list[Ingest] = []
         self._over = threading.Event()
         self._error: PenstockError | None = None
-        self._progress: deque[dict[str, Any]] = deque(maxlen=100)
+        self._identity = Identity("", self.runId, name)
+        self._reports: deque[StreamingQueryProgress] = deque(maxlen=100)
+        self._readings: deque[Reading] = deque(maxlen=2)
+        """Of the two newest reports, for what happened since."""
+        self._reported_end = False
         self._tables: list[pa.Table] = []
         self._schema: pa.Schema = pa.schema([])
         self._guard = threading.Lock()
@@ -83,19 +107,28 @@ class Query:
         return {"message": message, "isDataAvailable": waiting > 0, "isTriggerActive": bool(working)}
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:
-        """Rates, epochs, latency and state as of now."""
-        now = self._ask(
-            lambda shell: progress_of(shell.engine, self, (shell.log.append_s, shell.log.appends))
-        )
-        if now is not None:
-            self._progress.append(now)
-        return self._progress[-1] if self._progress else None
+    def lastProgress(self) -> StreamingQueryProgress | None:
+        """Rates, epochs, latency and state as of now; the last report, once the query has ended."""
+        if self._reported_end:
+            return self._reports[-1]
+        now = self._read()
+        if now is None:
+            return self._reports[-1] if self._reports else None
+        return make_report(now, self._reading_before(now), self._identity)
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:
-        """The progress reports that were asked for lately."""
-        return list(self._progress)
+    def recentProgress(self) -> list[StreamingQueryProgress]:
+        """The last hundred reports; one is made every second, and one at the end."""
+        return list(self._reports)
+
+    def explain(self, extended: bool = False) -> None:
+        """Print the topology as it runs: stages, channels, keys, shards and tasks.
+
+        Args:
+            extended: with the columns of every stage.
+        """
+        if self._shell is not None:
+            print(explain_program(self._shell.engine.program, extended))
 
     def exception(self) -> PenstockError | None:
         """Return the error that ended the query, None when there was none."""
@@ -154,6 +187,21 @@ class Query:
         with self._guard:
             return pa.concat_tables(self._tables) if self._tables else self._schema.empty_table()
 
+    def to_stream(self, operator: str) -> DataFrame:
+        """Return the rows of a source or operator as a streaming DataFrame, from the oldest that are kept.
+
+        It must be exported: `option("export", operator)`. A Spark query over it has each row exactly once, with its own
+        checkpoint; it may outlive this query and go on with the next one on the same checkpoint.
+
+        Raises:
+            DeclarationError: there is no such stage, or it is not exported.
+        """
+        from penstock.spark.exported import check_exported, read_export
+
+        assert self._shell is not None
+        check_exported(self._shell.engine.program, operator)
+        return read_export(self._spark, self.checkpoint, operator)
+
     def latency(self, operator: str, since: float | None = None) -> Latency | None:
         """Return the latency of an operator's rows, from arrival at the source to commit.
 
@@ -177,7 +225,62 @@ class Query:
         )
 
     def __repr__(self) -> str:
-        return f"<penstock.Query {self.name or self.id} {'running' if self.isActive else 'stopped'}>"
+        return show_line(self._shown())
+
+    def _repr_html_(self) -> str:
+        return show_html(self._shown())
+
+    def _shown(self) -> Shown:
+        """What is known without asking the engine, which may be busy."""
+        state = "running" if self.isActive else "stopped" if self._error is None else "failed"
+        report = self._reports[-1] if self._reports else None
+        error = str(self._error) if self._error is not None else None
+        return Shown(self.name or self.id, state, self.checkpoint, error, report)
+
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> Reading | None:
+        found: Reading | None = self._ask(
+            lambda shell: take_reading(shell.engine, (shell.log.append_s, shell.log.appends))
+        )
+        return found
+
+    def _reading_before(self, now: Reading) -> Reading | None:
+        """The newest reading that is old enough for a rate, the oldest there is otherwise."""
+        known = list(self._readings)
+        old = [one for one in known if now.at - one.at >= MIN_SPAN_S]
+        return old[-1] if old else known[0] if known else None
+
+    def _begin(self) -> None:
+        """Let the query be known: to this process, to listeners, and to the thread that reports on it."""
+        remember(self)
+        first = self._read()
+        if first is not None:
+            self._readings.append(first)
+        started = listening.started_event(self.id, self.runId, self.name, iso_time(self._started))
+        announcer.announce_and_wait("onQueryStarted", started)
+        threading.Thread(target=self._watch, name="penstock-watch", daemon=True).start()
+
+    def _report_or_log(self) -> None:
+        """Report; whoever only watches must not end with what goes wrong in that."""
+        try:
+            self._report()
+        except Exception:
+            _log.exception("a report of query %s failed; the query goes on.", self.name or self.id)
+
+    def _report(self) -> None:
+        now = self._read()
+        if now is None:
+            return
+        before = self._readings[-1] if self._readings else None
+        report = make_report(now, before, self._identity)
+        self._readings.append(now)
+        self._reports.append(report)
+        if before is None or _epochs(now) != _epochs(before):
+            announcer.announce("onQueryProgress", listening.progress_event(report))
+        elif self.isActive:
+            idle = listening.idle_event(self.id, self.runId, report["timestamp"])
+            announcer.announce("onQueryIdle", idle)
 
     def _ask(self, question: Any) -> Any:
         shell = self._shell
@@ -200,17 +303,32 @@ class Query:
             with contextlib.suppress(Exception):
                 ingest.stop()
         self._over.set()
+        note_end(self)
 
     def _remember(self, table: pa.Table, epoch: int) -> None:
         with self._guard:
             self._tables.append(table)
 
     def _watch(self) -> None:
-        while not self._over.wait(0.5):
+        due = time.monotonic() + REPORT_INTERVAL_S
+        while not self._over.wait(WATCH_INTERVAL_S):
             for ingest in self._ingests:
                 error = ingest.failure()
                 if error is not None and self._shell is not None:
                     self._shell.end_with(error)
+            if time.monotonic() >= due:
+                self._report_or_log()
+                due = max(due + REPORT_INTERVAL_S, time.monotonic())
+        self._report_or_log()
+        self._reported_end = bool(self._reports)
+        ended = listening.terminated_event(self.id, self.runId, self._error)
+        announcer.announce("onQueryTerminated", ended)
+
+
+def _epochs(reading: Reading) -> list[int]:
+    """What moves when anything happens."""
+    parts = (reading.facts[part] for part in ("inputs", "operators", "outputs"))
+    return [facts["epoch"] for part in parts for facts in part.values()]
 
 
 def start(declared: Declared, spark: SparkSession | None) -> Query:
@@ -218,7 +336,9 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     spark = spark or _active_session()
     check_session(spark)
     await_slots(spark)
-    checkpoint = check_scheme(CHECKPOINT_LOCATION.of(declared.options))
+    options = merge_settings(declared.options, spark.conf.getAll, declared.name)
+    declared = replace(declared, options=options)
+    checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
     check_sink(declared)
     settings = Settings(**_settings_of(declared))
     declared = replace(declared, node=with_imported(declared.node, PosixDisk(), checkpoint))
@@ -227,13 +347,10 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         tasks=real_cores(spark),
         memory_bytes=settings.memory_bytes,
     )
+    program = add_exports(program, EXPORT.of(options))
     disk = PosixDisk()
     takeover = TAKEOVER.of(declared.options)
-    if not takeover and active_on(checkpoint) is not None:
-        raise CheckpointError(
-            f"The checkpoint {checkpoint} is held by another query of this process; stop that query, or start this one "
-            "with option('takeover', 'true') to end it."
-        )
+    make_way(declared.name, checkpoint, takeover)
     opened = whole_or_undone(
         lambda: open_checkpoint(
             disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s
@@ -253,12 +370,11 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     disk, checkpoint, program = PosixDisk(), opened.checkpoint, opened.program
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
+    kinds = {node.name: node.kind for node in sources_of(declared.node)}
+    query._identity = Identity(query.id, query.runId, query.name, declared.sink, kinds)
     query._schema = declared.node.schema
-    try:
-        sink = make_sink(declared, spark, opened, query._remember)
-    except BaseException:
-        give_back(disk, checkpoint, opened.claim, time.time(), None)
-        raise
+    query._spark = spark
+    sink = make_sink(declared, spark, opened, query._remember)
     ingested = [node for node in sources_of(declared.node) if node.kind == "dataframe"]
     shell = SparkShell(
         spark,
@@ -270,6 +386,7 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
         sink=sink,
+        exports=_open_exports(disk, opened, EXPORT_BYTES.of(declared.options)),
         on_end=query._ended,
     )
     query._shell = shell
@@ -292,9 +409,20 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     except BaseException:
         query.stop()
         raise
-    remember(query)
-    threading.Thread(target=query._watch, name="penstock-watch", daemon=True).start()
+    query._begin()
     return query
+
+
+def _open_exports(disk: Disk, opened: Opened, keep_bytes: int) -> dict[str, ExportFolder]:
+    found = {}
+    for name, spec in opened.program.stages.items():
+        exported = exported_by(name)
+        if exported is not None:
+            found[name] = ExportFolder(
+                disk, opened.checkpoint, exported, spec.schema, keep_bytes, spec.inputs[0].older
+            )
+            found[name].open(opened.query)
+    return found
 
 
 def _active_session() -> SparkSession:

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.dataplane import messages, paths, recordlog, records
@@ -19,6 +19,7 @@ from penstock.dataplane.disk import Disk
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.errands import data_files, old_parts, read_sink_rows
+from penstock.dataplane.exports import ExportFolder
 from penstock.dataplane.logthread import LogThread
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.program import Program
@@ -62,6 +63,7 @@ class SparkShell(Listener):
         label: str,
         reserve: int,
         sink: Sink | None,
+        exports: Mapping[str, ExportFolder] | None = None,
         on_end: Callable[[PenstockError | None], None],
     ) -> None:
         self.opened = opened
@@ -85,6 +87,7 @@ class SparkShell(Listener):
         self._settings = settings
         self._reserve = reserve
         self._sink = sink
+        self._exports = dict(exports or {})
         self._on_end = on_end
         self._office = LeaseOffice(
             spark,
@@ -304,7 +307,9 @@ class SparkShell(Listener):
 
     def _run_sink_thread(self) -> None:
         while (work := self._sink_queue.get()) is not None:
-            if self._sink is not None:
+            if work.stage in self._exports:
+                self._exports[work.stage].take(work)
+            elif self._sink is not None:
                 table = read_sink_rows(self._disk, self.opened.checkpoint, self._program, work)
                 try:
                     self._sink.take(table, work.epoch)
@@ -467,7 +472,9 @@ class SparkShell(Listener):
     def _delete(self, names: Sequence[str]) -> None:
         with contextlib.suppress(FencedError):
             self.log.log.check_claim()
-            for name in names:
+            # Asked for now: a file that an export began to hold since the plan was made stays.
+            held = set().union(*(export.pinned() for export in self._exports.values()))
+            for name in (name for name in names if name not in held):
                 with contextlib.suppress(StorageError):  # the next round tries again
                     self._disk.delete(paths.data_file(self.opened.checkpoint, name))
 

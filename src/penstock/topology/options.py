@@ -42,6 +42,15 @@ def _read_boolean(given: object) -> bool:
     return word == "true"
 
 
+def _read_names(given: object) -> tuple[str, ...]:
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(name, str) and name.strip() for name in names
+    ):
+        raise ValueError("names separated by commas")
+    return tuple(name.strip() for name in names)
+
+
 def _read_whole(given: object) -> int:
     try:
         number = int(str(given))
@@ -93,6 +102,7 @@ PATH = Kind("path or `file:` URI", _read_path, str)
 BOOLEAN = Kind("`true` / `false`", _read_boolean, lambda value: f"`{str(value).lower()}`")
 ROWS = Kind("rows", _read_whole, lambda value: f"{value:,}")
 BYTES = Kind("bytes", _read_whole, lambda value: f"{value:,}")
+NAMES = Kind("names", _read_names, lambda value: ", ".join(value) or "none")
 SECONDS = Kind("seconds", _read_number, lambda value: f"{value:g}")
 TRUNCATE = Kind("`true` / `false` / characters", _read_truncate, lambda value: f"`{str(value).lower()}`")
 COMPRESSION = Kind("name", _read_compression, lambda value: f"`{value}`")
@@ -180,6 +190,19 @@ RETAIN_ALL = Option(
     "keep every log part and data file, to check a run from its records; the checkpoint grows without bound",
     "retain_all",
 )
+EXPORT = Option[tuple[str, ...]](
+    "export",
+    NAMES,
+    (),
+    "sources and operators whose rows `query.to_stream` reads, separated by commas; `*` for all; they belong to the "
+    "topology and stay",
+)
+EXPORT_BYTES = Option(
+    "exportBytes",
+    BYTES,
+    256 << 20,
+    "rows of each export that are kept for its readers; the oldest go first, read or not",
+)
 
 SINK_PATH = Option(
     "path", PATH, "", "folder that the files go to; `start(path)` gives it too", required=True, sink="parquet"
@@ -213,6 +236,8 @@ OPTIONS: Mapping[str, Option[Any]] = {
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         RETAIN_ALL,
+        EXPORT,
+        EXPORT_BYTES,
         SINK_PATH,
         ROLL_SECONDS,
         ROLL_BYTES,
@@ -226,8 +251,17 @@ _NEAR = 0.3
 """How alike a name must be to be suggested; low, since the list is short."""
 
 
-def find_option(name: object) -> Option[Any]:
+CONF_PREFIX = "spark.penstock."
+"""Every option is also a Spark setting: this, and its name."""
+NOT_OPTIONS = ("cores",)
+"""Settings of that prefix that are no options of a query; `penstock.session` sets them."""
+
+
+def find_option(name: object, prefix: str = "") -> Option[Any]:
     """Return the option of this name, whatever its case.
+
+    Args:
+        prefix: that the user wrote before the name, for the message.
 
     Raises:
         DeclarationError: there is none; the nearest one is named.
@@ -238,12 +272,65 @@ def find_option(name: object) -> Option[Any]:
     if found is None:
         near = difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=1, cutoff=_NEAR)
         hint = (
-            f"did you mean {_BY_LOWER_NAME[near[0]].name!r}?"
+            f"did you mean {prefix + _BY_LOWER_NAME[near[0]].name!r}?"
             if near
             else f"known options: {', '.join(OPTIONS)}."
         )
-        raise DeclarationError(f"option {name!r} is unknown; {hint}")
+        raise DeclarationError(f"{'setting' if prefix else 'option'} {prefix + name!r} is unknown; {hint}")
     return found
+
+
+def merge_settings(
+    given: Mapping[str, Any], settings: Mapping[str, str], query_name: str | None
+) -> dict[str, Any]:
+    """Return the options of a query: those that were given, and for the others what Spark's settings say.
+
+    A `spark.penstock.checkpointLocation` is a root for all queries, as Spark's own is: each has the folder of its name
+    in there.
+
+    Args:
+        given: options that were given with `writeStream`, read.
+        settings: all settings of the session.
+
+    Raises:
+        DeclarationError: a setting is unknown or of another kind; or the query has neither a checkpoint nor a name.
+    """
+    merged = dict(given)
+    for key, value in sorted(settings.items()):
+        if not key.lower().startswith(CONF_PREFIX):
+            continue
+        name = key[len(CONF_PREFIX) :]
+        if name.lower() in NOT_OPTIONS:
+            continue
+        option = find_option(name, CONF_PREFIX)
+        if option.name in given:
+            continue
+        try:
+            merged[option.name] = option.read(value)
+        except DeclarationError as error:
+            raise DeclarationError(f"setting {key}: {error}") from None
+        if option is CHECKPOINT_LOCATION:
+            merged[option.name] = _in_root(merged[option.name], query_name)
+    if CHECKPOINT_LOCATION.name not in merged:
+        raise DeclarationError(
+            f"option({CHECKPOINT_LOCATION.name!r}, ...) is required: a directory that all nodes can reach; or set "
+            f"{CONF_PREFIX}{CHECKPOINT_LOCATION.name} to a root for all queries."
+        )
+    return merged
+
+
+def _in_root(root: str, query_name: str | None) -> str:
+    if query_name is None:
+        raise DeclarationError(
+            f"{CONF_PREFIX}{CHECKPOINT_LOCATION.name} is a root with a folder for each query by its name; call "
+            f"queryName(...), or option({CHECKPOINT_LOCATION.name!r}, ...)."
+        )
+    if "/" in query_name or query_name.startswith("."):
+        raise DeclarationError(
+            f"queryName {query_name!r} cannot be the name of a folder in {root}; give "
+            f"option({CHECKPOINT_LOCATION.name!r}, ...)."
+        )
+    return f"{root.rstrip('/')}/{query_name}"
 
 
 def derive_settings(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -205,17 +205,21 @@ class StreamWriter:
             self.partitionBy(partitionBy)
         if queryName is not None:
             self.queryName(queryName)
-        declared = self.options(**options).declare()
+        declared = self.options(**options).declare(complete=False)
         if not _starter:
             raise DeclarationError("nothing can start a query in this process; import penstock first.")
         return _starter[0](declared, spark)
 
-    def declare(self) -> Declared:
-        """Return the declaration after checking that it is complete."""
+    def declare(self, complete: bool = True) -> Declared:
+        """Return the declaration after checking that it is complete.
+
+        Args:
+            complete: whether Spark's settings cannot supply options that are missing here.
+        """
         node = self._stream.node
         if not self._sink:
             raise DeclarationError(f"'{node.name}' has no sink; call {_SINKS}.")
-        if CHECKPOINT_LOCATION.name not in self._options:
+        if complete and CHECKPOINT_LOCATION.name not in self._options:
             raise DeclarationError(
                 f"option({CHECKPOINT_LOCATION.name!r}, ...) is required: a directory that all nodes can reach."
             )

@@ -29,12 +29,12 @@ def run(rate_per_s: float = 100.0, mean_ms: float = 10.0, offered_per_s: float |
 def test_a_row_waits_half_an_interval_and_then_an_epoch_at_the_source_and_at_the_operator() -> None:
     before = {
         "operators": {"counts": {"epochs": 0, "rowsIn": 0}},
-        "sources": {"rows": {"epochSeconds": 0.0, "rowsIn": 0}},
+        "inputs": {"rows": {"epochSeconds": 0.0, "rowsIn": 0}},
     }
     after = {
         "operators": {"counts": {"epochs": 10, "rowsIn": 1_000}},
         # It ran ahead: four times the rows in 0.8 s of work, so 0.02 s for the 100 rows of an operator's epoch.
-        "sources": {"rows": {"epochSeconds": 0.8, "rowsIn": 4_000}},
+        "inputs": {"rows": {"epochSeconds": 0.8, "rowsIn": 4_000}},
     }
     window = Window(since=0.0, seconds=2.0, before=before, after=after)
     assert window.derived_ms("counts", "rows") == pytest.approx(1.5 * (200.0 + 20.0))

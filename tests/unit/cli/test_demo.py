@@ -36,8 +36,8 @@ PROGRESS: dict[str, Any] = {
         "matching": OPERATOR,
         "statistics": {**OPERATOR, "latencyMeanMs": 30.0, "latencyP99Ms": 61.0},
     },
-    "sources": {"orders": {"rows": 950, "rowsPerSecond": 40_000.0, "behindRows": 50}},
-    "sinks": {"sink": {"rowsIn": 18_000, "epochs": 70}},
+    "inputs": {"orders": {"rows": 950, "rowsPerSecond": 40_000.0, "behindRows": 50}},
+    "outputs": {"sink": {"rowsIn": 18_000, "epochs": 70}},
 }
 
 
@@ -80,7 +80,7 @@ def test_a_later_row_of_a_stock_replaces_an_earlier_one_within_and_across_sink_e
 
 def test_progress_is_read_even_before_there_is_any() -> None:
     assert read_progress(None, Tally(), 0.0, 100).operators == ()
-    assert read_progress({"sources": {"orders": {"rows": None}}}, Tally(), 0.0, 100).orders_in == 0
+    assert read_progress({"inputs": {"orders": {"rows": None}}}, Tally(), 0.0, 100).orders_in == 0
 
 
 def test_a_rate_needs_an_earlier_reading() -> None:

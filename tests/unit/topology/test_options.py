@@ -18,6 +18,7 @@ from penstock.topology.options import (
     TAKEOVER,
     derive_settings,
     find_option,
+    merge_settings,
     options_table,
 )
 from penstock.topology.writer import FORMATS, StreamWriter
@@ -140,3 +141,40 @@ def test_a_name_that_is_no_string_is_refused() -> None:
 def test_a_query_without_a_checkpoint_is_refused() -> None:
     with pytest.raises(DeclarationError, match=r"option\('checkpointLocation', ...\) is required"):
         writer().declare()
+
+
+CONF = {"spark.app.name": "x", "spark.penstock.cores": "2"}
+
+
+def test_settings_of_the_session_supply_the_options_that_were_not_given() -> None:
+    merged = merge_settings(
+        {"checkpointLocation": "/c", "maxEpochRows": 7},
+        {**CONF, "spark.penstock.maxEpochRows": "9", "spark.penstock.minepochseconds": "0.5"},
+        None,
+    )
+    assert merged == {"checkpointLocation": "/c", "maxEpochRows": 7, "minEpochSeconds": 0.5}
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(
+        DeclarationError,
+        match=r"setting 'spark.penstock.maxEpochRow' is unknown; did you mean 'spark.penstock.maxEpochRows'\?",
+    ):
+        merge_settings({"checkpointLocation": "/c"}, {"spark.penstock.maxEpochRow": "9"}, None)
+
+
+def test_a_setting_of_another_kind_is_refused_by_its_full_name() -> None:
+    with pytest.raises(DeclarationError, match=r"setting spark.penstock.takeover: .* must be true or false"):
+        merge_settings({"checkpointLocation": "/c"}, {"spark.penstock.takeover": "maybe"}, None)
+
+
+def test_a_checkpoint_in_the_settings_is_a_root_with_a_folder_for_each_query() -> None:
+    root = {**CONF, "spark.penstock.checkpointLocation": "/all/"}
+    assert merge_settings({}, root, "sales")["checkpointLocation"] == "/all/sales"
+    assert merge_settings({"checkpointLocation": "/c"}, root, "sales")["checkpointLocation"] == "/c"
+    with pytest.raises(DeclarationError, match=r"call queryName\(...\)"):
+        merge_settings({}, root, None)
+    with pytest.raises(DeclarationError, match="cannot be the name of a folder"):
+        merge_settings({}, root, "a/b")
+    with pytest.raises(DeclarationError, match=r"option\('checkpointLocation', ...\) is required"):
+        merge_settings({}, CONF, "sales")
