@@ -20,8 +20,10 @@ from penstock.topology import processors as _processors
 from penstock.topology import writer as _writer
 from penstock.topology.aggregates import count, last, max, mean, min, sum, top_n
 from penstock.topology.expressions import Column, coalesce, col, lit, when
+from penstock.topology.loops import loop
+from penstock.topology.sources import from_rows, generate
 from penstock.topology.states import ListState, MapState, ValueState
-from penstock.topology.stream import Stream, from_rows, generate, loop
+from penstock.topology.stream import Stream
 from penstock.topology.windows import session_window, window
 from penstock.version import __version__
 

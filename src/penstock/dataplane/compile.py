@@ -22,8 +22,8 @@ from penstock.dataplane.logic.timed_rows import TimedRowLogicSpec
 from penstock.dataplane.logic.windows import WindowLogicSpec
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import DeclarationError
+from penstock.topology.nodes import Feed, Node
 from penstock.topology.stateless import Watermark
-from penstock.topology.stream import Feed, Node
 from penstock.topology.windows import APPEND
 
 SINK = "sink"

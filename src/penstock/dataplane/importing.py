@@ -13,8 +13,8 @@ import pyarrow as pa
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.imported import ImportedRows, ImportedVariable, Manifest, read_manifests
 from penstock.errors import CheckpointError, DeclarationError
+from penstock.topology.nodes import AT_ONCE_PER_S, Node
 from penstock.topology.processors import DeclaredState, Processor
-from penstock.topology.stream import _AT_ONCE_PER_S, Node
 from penstock.topology.types import ddl_of
 
 
@@ -73,7 +73,7 @@ def _begun(node: Node, manifest: Manifest, checkpoint: str) -> Node:
         "generate",
         schema,
         function=rows,
-        rate=((0.0, _AT_ONCE_PER_S),),
+        rate=((0.0, AT_ONCE_PER_S),),
         limit=sum(manifest.part_rows),
         bounded=True,
         initial=True,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.errors import DeclarationError, SessionError
+from penstock.topology.nodes import Node, check_name
 from penstock.topology.schema import parse_schema
-from penstock.topology.stream import Node, Stream, check_name
+from penstock.topology.stream import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,8 @@ from typing import Any
 from penstock.dataplane.compile import compile_program, stages_of
 from penstock.dataplane.program import Program
 from penstock.errors import DeclarationError
-from penstock.topology.stream import Node, Stream
+from penstock.topology.nodes import Node
+from penstock.topology.stream import Stream
 
 MEMORY_BYTES = 16 << 20
 

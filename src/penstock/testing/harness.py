@@ -23,8 +23,9 @@ from penstock.errors import DeclarationError, PenstockError
 from penstock.testing.clocks import ManualClock, parse_positive, parse_time
 from penstock.testing.declared import MEMORY_BYTES, compile_stream
 from penstock.testing.intake import SHARD, Intake
+from penstock.topology.sources import from_rows
 from penstock.topology.states import StateSpec
-from penstock.topology.stream import Stream, from_rows
+from penstock.topology.stream import Stream
 
 Row = dict[str, Any]
 _MAX_FIRINGS: Final = 10_000

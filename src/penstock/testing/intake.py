@@ -15,8 +15,8 @@ from penstock.dataplane.channel import EdgeSpec, deal_rows
 from penstock.dataplane.logic.protocol import MAIN, ShardedRows
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.state.protocol import U16
+from penstock.topology.sources import from_rows
 from penstock.topology.stateless import Watermark
-from penstock.topology.stream import from_rows
 
 SHARD: Final[U16] = np.zeros(1, np.uint16)
 """The one shard of an operator in a test."""

@@ -22,7 +22,8 @@ from penstock.errors import DeclarationError, PenstockError
 from penstock.testing.clocks import ManualClock, parse_positive
 from penstock.testing.declared import compile_stream, with_few_shards
 from penstock.testing.scripts import Crash, Fault, Script, ScriptArrivals
-from penstock.topology.stream import Node, Stream
+from penstock.topology.nodes import Node
+from penstock.topology.stream import Stream
 
 if TYPE_CHECKING:
     from penstock.sim.inprocess import Driver

@@ -17,7 +17,8 @@ import pyarrow as pa
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import DeclarationError
 from penstock.testing.clocks import parse_positive
-from penstock.topology.stream import Stream, from_rows
+from penstock.topology.sources import from_rows
+from penstock.topology.stream import Stream
 
 _BURST_S: Final = 2.0**-20
 """Time in which rows without a pause between them arrive on Spark; a power of two keeps the arithmetic exact."""

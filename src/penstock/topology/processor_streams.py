@@ -17,7 +17,8 @@ from penstock.topology.schema import parse_schema
 from penstock.topology.types import ddl_of
 
 if TYPE_CHECKING:
-    from penstock.topology.stream import Node, Stream
+    from penstock.topology.nodes import Node
+    from penstock.topology.stream import Stream
 
 _SHARDS = 256
 
@@ -152,7 +153,7 @@ class ProcessorMethods:
         return self._operator(operator, "processor", schema, shards, cores, processor=declared, **more)
 
     def _named(self, name: str | None, default: str) -> str:
-        from penstock.topology.stream import operator_name
+        from penstock.topology.nodes import operator_name
 
         return operator_name(name, default, self._keys)
 
@@ -169,7 +170,7 @@ class ProcessorMethods:
         """Return the source of the initial rows and their key columns."""
         from dataclasses import replace
 
-        from penstock.topology.stream import GroupedStream
+        from penstock.topology.grouped import GroupedStream
 
         if isinstance(initial, GroupedStream):
             source, keys = initial._node, initial._keys

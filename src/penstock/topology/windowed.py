@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.topology.aggregates import Aggregate, count, output_schema
+from penstock.topology.grouped import GroupedStream
+from penstock.topology.nodes import DEFAULT_SHARDS, Node, Ring, operator_name
 from penstock.topology.schema import parse_schema
 from penstock.topology.states import StateSpec, check_states
-from penstock.topology.stream import DEFAULT_SHARDS, GroupedStream, Node, Ring, Stream, operator_name
+from penstock.topology.stream import Stream
 from penstock.topology.windows import Window, check_output_mode
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.topology.nodes import Node
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
     MIN_EPOCH_SECONDS,
@@ -24,7 +25,7 @@ from penstock.topology.options import (
     check_sink_options,
     find_option,
 )
-from penstock.topology.stream import Node, Stream
+from penstock.topology.stream import Stream
 from penstock.topology.triggers import Trigger, read_trigger
 from penstock.topology.windowed import resolve_output_mode
 

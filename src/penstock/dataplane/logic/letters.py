@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.dataplane.logic.protocol import DEAD
 from penstock.errors import OperatorError, PenstockError
-from penstock.topology.stream import DEAD_LETTERS
+from penstock.topology.nodes import DEAD_LETTERS
 
 MAX_ROWS: Final = 1_000
 """Rows of one call that a letter carries."""

@@ -98,6 +98,6 @@ def _input(epoch: int, rows: list[tuple[str, int]]) -> Any:
 
 
 def test_a_letter_carries_a_schema_that_any_sink_takes() -> None:
-    from penstock.topology.stream import DEAD_LETTERS
+    from penstock.topology.nodes import DEAD_LETTERS
 
     assert DEAD_LETTERS.field("time").type == pa.timestamp("us", "UTC")

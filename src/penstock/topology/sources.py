@@ -1,0 +1,109 @@
+"""Native sources: rows made by a function at a rate, and rows that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError, OperatorError
+from penstock.topology.batches import rows_to_batch
+from penstock.topology.nodes import (
+    AT_ONCE_PER_S,
+    Node,
+    check_name,
+)
+from penstock.topology.schema import parse_schema
+from penstock.topology.stream import Stream
+
+Rate = float | Sequence[tuple[float, float]]
+
+
+def generate(
+    function: Callable[[int, int], pa.RecordBatch],
+    *,
+    schema: object,
+    rate: Rate,
+    name: str = "source",
+    limit: int | None = None,
+) -> Stream:
+    """Declare a native open-loop source: row i arrives at its scheduled time, whether or not the query keeps
+    up.
+
+    Args:
+        function: `function(offset, count)` returns rows offset to offset + count as an Arrow record batch;
+            the same offset must always give the same row, since rows that were not committed are made again.
+        schema: of the rows.
+        rate: rows per second, or a list of (seconds, rows per second) steps of which the last one holds; 0
+            pauses.
+        name: of the source.
+        limit: number of rows after which the source ends.
+    """
+    check_name(name, "source")
+    if not callable(function):
+        raise DeclarationError(
+            f"source '{name}': generate(...) takes a function (offset, count), not {function!r}."
+        )
+    steps = (
+        ((0.0, float(rate)),)
+        if isinstance(rate, int | float)
+        else tuple((float(s), float(r)) for s, r in rate)
+    )
+    if not steps or any(seconds < 0 or per_s < 0 for seconds, per_s in steps):
+        raise DeclarationError(
+            f"source '{name}': rate must be rows per second or (seconds, rows per second) steps, not {rate!r}."
+        )
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise DeclarationError(f"source '{name}': limit must be a number of rows, not {limit!r}.")
+    parsed = parse_schema(schema, f"schema of source '{name}'")
+    return Stream(Node(name, "generate", parsed, function=function, rate=steps, limit=limit))
+
+
+def from_rows(rows: object, *, schema: object = None, name: str = "source") -> Stream:
+    """Take rows that are there as a bounded source; a query over bounded sources alone ends by itself.
+
+    Args:
+        rows: a list of tuples, dicts or named tuples, with `schema`; or a `pyarrow.Table` or pandas DataFrame.
+        schema: of the rows, as DDL string, StructType or Arrow schema; a table's own where it is not given.
+
+    Raises:
+        DeclarationError: the rows do not fit the schema, or a list comes without one.
+    """
+    check_name(name, "source")
+    table = _table_of(rows, schema, name)
+
+    def take(offset: int, count: int) -> pa.RecordBatch:
+        cut = table.slice(offset, count).combine_chunks().to_batches()
+        return cut[0] if cut else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+    steps = ((0.0, AT_ONCE_PER_S),)
+    return Stream(
+        Node(name, "generate", table.schema, function=take, rate=steps, limit=table.num_rows, bounded=True)
+    )
+
+
+def _table_of(rows: object, schema: object, name: str) -> pa.Table:
+    what = f"schema of source '{name}'"
+    if type(rows).__module__.startswith("pandas."):
+        rows = pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pa.Table):
+        wanted = parse_schema(rows.schema if schema is None else schema, what)
+        try:
+            return rows.select(wanted.names).cast(wanted)
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            raise DeclarationError(f"source '{name}': its rows do not fit its schema: {error}") from error
+    if not isinstance(rows, list | tuple):
+        raise DeclarationError(
+            f"source '{name}': from_rows(...) takes a list of rows or a table, not {type(rows).__name__}."
+        )
+    if schema is None:
+        raise DeclarationError(
+            f"source '{name}': from_rows(...) of a list needs schema=, for example schema='user long'."
+        )
+    wanted = parse_schema(schema, what)
+    try:
+        return pa.Table.from_batches([rows_to_batch(list(rows), wanted, name)], wanted)
+    except OperatorError as error:
+        raise DeclarationError(f"source '{name}': its rows do not fit its schema: {error}") from error
