@@ -48,6 +48,10 @@ demo: $(STAMP) ## Run a small exchange for about a minute: orders, matching, sta
 test: $(STAMP) ## Run all tests at small counts (under 15 minutes)
 	@$(BIN)/python -m pytest $(TESTS)
 
+.PHONY: oracle
+oracle: $(STAMP) ## Compare stateful processors with plain Spark on the same rows (about two minutes)
+	@PENSTOCK_ORACLE=1 $(BIN)/python -m pytest -q tests/spark/test_processors.py
+
 .PHONY: check
 check: $(STAMP) ## Lint, types (mypy --strict) and import directions
 	@$(BIN)/ruff check src tests

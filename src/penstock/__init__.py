@@ -16,6 +16,7 @@ from penstock.errors import (
     SessionError,
     StorageError,
 )
+from penstock.topology import processors as _processors
 from penstock.topology import writer as _writer
 from penstock.topology.aggregates import count, last, max, mean, min, sum, top_n
 from penstock.topology.expressions import Column, coalesce, col, lit, when
@@ -70,7 +71,14 @@ def _start(declared: _writer.Declared, spark: Any) -> Any:
     return start(declared, spark)
 
 
+def _kit() -> Any:
+    from penstock.spark.processors import SparkKit
+
+    return SparkKit()
+
+
 _writer.set_starter(_start)
+_processors.set_kit(_kit)
 
 __all__ = [
     "CheckpointError",

@@ -190,6 +190,28 @@ class Bench:
         small = ours.run_saturated(ours.row_count, self.plan.seconds, maxEpochRows=rows)
         return small, ours.run_saturated(ours.row_count, self.plan.seconds, maxEpochSeconds=1.0)
 
+    # -- stateful processor -------------------------------------------------------------------------------------------
+
+    def stateful_processor(self) -> None:
+        """One `StatefulProcessor` class, unchanged, here and on plain Spark; its pandas flavour is reported."""
+        check_installed("with_state")
+        mine, theirs = self.turns.alternate(
+            self.plan.heavy_rounds,
+            self._processor_round,
+            lambda: spark_baseline.measure_processor(self.peer, self.base, self.plan.effort),
+        )
+        rows, frames = [pair[0] for pair in mine], [pair[1] for pair in mine]
+        chosen = [Chosen(of_batches(one), True, None) for one in theirs]
+        self._compare("stateful_processor_vs_spark", rows, chosen, ours.middle(rows).derived_ms)
+        self._add_rate("ours_processor_100k", rows)
+        self._add_rate("ours_processor_in_pandas_100k", frames)
+
+    def _processor_round(self) -> tuple[Held, Held]:
+        size = spark_baseline.ROW_BATCH_ROWS
+        rows = ours.run_saturated(ours.processor_count, self.plan.seconds, maxEpochRows=size)
+        frames = ours.run_saturated(ours.processor_count_in_pandas, self.plan.seconds, maxEpochRows=size)
+        return rows, frames
+
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def many_keys(self) -> None:
@@ -309,6 +331,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "latency": Bench.latency,
     "aggregate": Bench.aggregate,
     "row-function": Bench.row_function,
+    "stateful-processor": Bench.stateful_processor,
     "many-keys": Bench.many_keys,
     "matching": Bench.matching,
     "idle": Bench.idle,

@@ -126,6 +126,21 @@ def row_count(rows: penstock.Stream) -> penstock.Stream:
     )
 
 
+def processor_count(rows: penstock.Stream) -> penstock.Stream:
+    """The same by the class that plain Spark runs, unchanged."""
+    from penstock.bench.spark_rows import OUTPUT, CountRows
+
+    return rows.groupBy("key").transformWithState(CountRows(), OUTPUT, "Update", "None", name="counts")
+
+
+def processor_count_in_pandas(rows: penstock.Stream) -> penstock.Stream:
+    from penstock.bench.spark_rows import OUTPUT, CountFrames
+
+    return rows.groupBy("key").transformWithStateInPandas(
+        CountFrames(), OUTPUT, "Update", "None", name="counts"
+    )
+
+
 @contextmanager
 def running(stream: penstock.Stream, **options: object) -> Iterator[Any]:
     """A query on a fresh checkpoint, stopped and removed at the end."""

@@ -75,6 +75,8 @@ class Baseline:
     held: list[HeldRate] = field(default_factory=list)
     row_functions: dict[Api, list[BatchRun]] = field(default_factory=dict)
     many_keys: list[BatchRun] = field(default_factory=list)
+    processors: list[BatchRun] = field(default_factory=list)
+    """`transformWithState` as the peer of the same class with us."""
 
     def figures(self) -> dict[str, float]:
         """Name every figure there is so far, each rate with the mean latency it was measured at."""
@@ -85,6 +87,9 @@ class Baseline:
             for rows in {run.rows_per_batch: None for run in runs}:
                 same = [run for run in runs if run.rows_per_batch == rows]
                 found |= _batch_figures(f"spark_{api}_{short(rows)}", same)
+        for rows in {run.rows_per_batch: None for run in self.processors}:
+            same = [run for run in self.processors if run.rows_per_batch == rows]
+            found |= _batch_figures(f"spark_processor_{short(rows)}", same)
         if self.many_keys:
             found |= _batch_figures("spark_native_10m_keys", self.many_keys)
         if self.steady:
@@ -203,6 +208,14 @@ def _run_best_again(peer: SparkPeer, base: Baseline, effort: Effort) -> list[Bat
     return runs
 
 
+def measure_processor(peer: SparkPeer, base: Baseline, effort: Effort) -> BatchRun:
+    """Run `transformWithState` at 100,000 rows a batch; the first time at a million too, which is reported beside it."""
+    large = [] if base.processors else [(OTHERWISE_ROWS, effort.large_row_batches)]
+    runs = _run_rows(peer, "with_state", [*large, (ROW_BATCH_ROWS, effort.row_batches)], effort)
+    base.processors.extend(runs)
+    return runs[-1]
+
+
 def measure_many_keys(peer: SparkPeer, base: Baseline, effort: Effort) -> BatchRun:
     base.many_keys.append(peer.many_keys(batches=effort.key_batches))
     return base.many_keys[-1]
@@ -214,6 +227,7 @@ STEPS: Final[dict[str, Callable[[SparkPeer, Baseline, Effort], object]]] = {
     "steady": measure_steady,
     "idle": measure_idle,
     "row-functions": measure_row_functions,
+    "processor": measure_processor,
     "many-keys": measure_many_keys,
 }
 

@@ -48,3 +48,22 @@ class CountRows(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+class CountFrames(StatefulProcessor):
+    """Serve `transformWithStateInPandas`."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("count", STATE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        known = self._state.get()
+        count, total = (known[0], known[1]) if known is not None else (0, 0)
+        for frame in rows:
+            count += len(frame)
+            total += int(frame["value"].to_numpy().sum())
+        self._state.update((count, total))
+        yield pd.DataFrame(np.array([[key[0], count, total]]), columns=_NAMES)
+
+    def close(self) -> None:
+        pass

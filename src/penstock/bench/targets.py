@@ -37,6 +37,9 @@ TARGETS: Final[Mapping[str, Target]] = {
     "aggregate_vs_spark_native": Target(1.0, 2.0, False, "count and sum, rate held at 500 ms"),
     "row_function_vs_best_pyspark": Target(40.0, 100.0, False, "row function, 100,000 rows a batch"),
     "row_function_vs_pyspark_at_10s": Target(4.0, 8.0, False, "row function, PySpark's best within 10 s"),
+    "stateful_processor_vs_spark": Target(
+        20.0, 40.0, False, "one StatefulProcessor class, 100,000 rows a batch"
+    ),
     "aggregate_10m_keys_vs_spark_native": Target(1.0, None, False, "10 million keys, rate"),
     "matching_vs_bare_loop": Target(1 / 3, None, False, "order matching, rate"),
     "latency_one_operator_vs_spark_native": Target(1 / 15, 1 / 40, True, "mean latency at 20,000 rows/s"),
@@ -91,6 +94,14 @@ NAMES: Final[Mapping[str, Names]] = {
             *_rate("spark_in_pandas_100k"), *_rate("spark_in_pandas_1m"),
             "row_function_vs_best_pyspark_compares_with", "row_function_vs_pyspark_at_10s_compares_with",
             "row_function_vs_pyspark_at_10s_just_beyond",
+        ),
+    ),
+    "stateful-processor": Names(
+        ("stateful_processor_vs_spark",),
+        (
+            *_rate("ours_processor_100k"), *_rate("ours_processor_in_pandas_100k"),
+            *_rate("spark_processor_100k"), *_rate("spark_processor_1m"),
+            "stateful_processor_vs_spark_compares_with",
         ),
     ),
     "many-keys": Names(

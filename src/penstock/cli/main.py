@@ -65,6 +65,23 @@ def bench(
     raise typer.Exit(run_bench(name, quick=quick, path=json, only=only.split(",") if only else None))
 
 
+@app.command("import")
+def import_(
+    origin: Annotated[str, typer.Argument(help="checkpointLocation of the Spark query, which must be stopped")],
+    checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of the new query; not used before")],
+    operator: Annotated[str, typer.Option(help="name= of the processor in the new query")],
+    source: Annotated[str, typer.Option(help="name= of the source in the new query")] = "source",
+    without: Annotated[str | None, typer.Option(help="comma-separated states to leave behind")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be carried")] = False,
+    json: Json = None,
+) -> None:
+    """Move a Spark query here with its state and its place in the source."""
+    from penstock.cli.importing import run_import
+
+    left = tuple(without.split(",")) if without else ()
+    raise typer.Exit(run_import(origin, checkpoint, operator, source, left, dry_run, json))
+
+
 @app.command()
 def doctor(
     checkpoint: Annotated[str | None, typer.Option(help="also look at this checkpoint folder")] = None,

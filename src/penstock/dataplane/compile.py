@@ -14,6 +14,7 @@ from penstock.dataplane.logic.aggregates import AggregateSpec
 from penstock.dataplane.logic.arrow import ArrowLogicSpec
 from penstock.dataplane.logic.broadcast import BroadcastLogicSpec
 from penstock.dataplane.logic.cogrouped import CogroupedLogicSpec
+from penstock.dataplane.logic.processor import ProcessorSpec
 from penstock.dataplane.logic.protocol import LogicSpec
 from penstock.dataplane.logic.rows import RowLogicSpec
 from penstock.dataplane.logic.station import StationSpec
@@ -215,6 +216,7 @@ def _stage(node: Node, links: list[_Link], tasks: int) -> StageSpec:
             generate=node.function if native else None,
             ingested=not native,
             bounded=node.bounded,
+            initial=node.initial,
             idle_s=_idle_s(node, links),
         )
     return StageSpec(
@@ -242,6 +244,8 @@ def _logic(node: Node) -> LogicSpec:
     states = dict(node.states or {})
     if node.kind == "aggregate":
         return AggregateSpec.declare(node.aggregates, node.keys, node.inputs[0].schema, node.name)
+    if node.processor is not None:
+        return ProcessorSpec(node.processor, node.schema, node.right_keys)
     if node.kind == "station":
         return StationSpec(node.steps, node.schema)
     if node.kind == "windowed":

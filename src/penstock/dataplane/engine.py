@@ -346,6 +346,8 @@ class Engine:
             return 1.0
         if arrivals is None or any(slot.lease is None for slot in run.slots):
             return 1.0
+        if not self.may_begin(run.spec.name):
+            return self.settings.min_epoch_s
         if not arrivals.running:
             if not all(other.ready.all() for other in self.runs.values()):
                 return 1.0
@@ -372,6 +374,18 @@ class Engine:
                 )  # fmt: skip
                 self._shell.send(slot.lease, work)
         return 1.0
+
+    def may_begin(self, source: str) -> bool:
+        """Whether a source may make rows: it holds initial state, or all of that has been taken in."""
+        initial = [run for run in self.runs.values() if run.spec.initial]
+        return self.runs[source] in initial or all(map(self._is_all_taken, initial))
+
+    def _is_all_taken(self, run: Run) -> bool:
+        name, arrivals = run.spec.name, self._arrivals.get(run.spec.name)
+        made = name in self._over or (
+            arrivals is not None and arrivals.limit is not None and run.chain.offset >= arrivals.limit
+        )
+        return made and not any(run.chain.out.values())
 
     def _say_idle_or_ended(self, run: Run, now: float, limit_reached: bool) -> bool:
         """Where event time is read: commit an epoch without rows that says that a source has ended, or is idle."""

@@ -29,7 +29,7 @@ from penstock.topology.schema import parse_type
 from penstock.topology.types import ddl_of
 
 ELSE = "or use a new checkpointLocation"
-_GROWING = frozenset({"rows", "arrow", "cogrouped", "broadcast"})
+_GROWING = frozenset({"rows", "arrow", "cogrouped", "broadcast", "processor"})
 """Kinds of logic whose declared states come first and alone, so that one more at their end moves no other."""
 
 

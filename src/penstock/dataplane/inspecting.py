@@ -294,7 +294,8 @@ def is_known_file(root: str, folder: str, name: str) -> bool:
     """Whether a name in one of the checkpoint's own folders is one that a driver gives."""
     if folder == root:
         return (
-            name in ("meta", "drivers", "log", "data", "ingest") or paths.parse_meta_version(name) is not None
+            name in ("meta", "drivers", "log", "data", "ingest", "imported")
+            or paths.parse_meta_version(name) is not None
         )
     parsers: dict[str, Callable[[str], object]] = {
         paths.drivers(root): lambda one: one == "heartbeat" or paths.parse_claim(one) is not None or None,

@@ -12,6 +12,7 @@ CHECKPOINT/data/g000001-<lease>-000001.snp snapshots appended by one lease
 CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streaming query
 CHECKPOINT/export/<operator>/head          whose export it is, and the schema of its rows
 CHECKPOINT/export/<operator>/e000000001    manifest of one epoch of an export
+CHECKPOINT/imported/<operator>/            state that `penstock import` brought: a manifest and parts
 ```
 """
 
@@ -105,6 +106,18 @@ def export_manifest(checkpoint: str, operator: str, epoch: int) -> str:
 def parse_manifest(name: str) -> int | None:
     found = _MANIFEST.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def imported(checkpoint: str) -> str:
+    return f"{checkpoint}/imported"
+
+
+def imported_manifest(checkpoint: str, operator: str) -> str:
+    return f"{checkpoint}/imported/{operator}/manifest"
+
+
+def imported_part(checkpoint: str, operator: str, number: int) -> str:
+    return f"{checkpoint}/imported/{operator}/{number:06d}.part"
 
 
 def parse_meta_version(name: str) -> bytes | None:

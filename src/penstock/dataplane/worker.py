@@ -31,7 +31,15 @@ from penstock.dataplane.channel import (
 )
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.logic.protocol import DEAD, MAIN, EpochInput, Logic, ShardClock, ShardedRows
+from penstock.dataplane.logic.protocol import (
+    DEAD,
+    MAIN,
+    EpochInput,
+    Logic,
+    ShardClock,
+    ShardedRows,
+    close_logic,
+)
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.state.protocol import I64, U16, Delta, TaskState
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
@@ -148,6 +156,7 @@ class Worker:
 
     def close(self) -> None:
         for task in self._tasks.values():
+            close_logic(task.logic)
             if task.state is not None:
                 task.state.close()
         self._segments.close()

@@ -352,9 +352,9 @@ class Ingest:
         return sorted(found, key=lambda one: one.part.task)
 
     def _wait_for_room(self) -> None:
-        limit = self._shell.engine.settings.max_waiting_bytes
-        while (
-            not self._stopped.is_set()
-            and self._shell.hub.ask(self._shell.engine.chains.waiting_bytes) > limit
+        engine = self._shell.engine
+        limit = engine.settings.max_waiting_bytes
+        while not self._stopped.is_set() and self._shell.hub.ask(
+            lambda: engine.chains.waiting_bytes() > limit or not engine.may_begin(self._source)
         ):
             time.sleep(BLOCK_POLL_S)

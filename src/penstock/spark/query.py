@@ -22,6 +22,7 @@ from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
 from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
+from penstock.dataplane.importing import with_imported
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.opening import Opened, open_checkpoint
@@ -340,6 +341,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
     check_sink(declared)
     settings = Settings(**_settings_of(declared))
+    declared = replace(declared, node=with_imported(declared.node, PosixDisk(), checkpoint))
     program = compile_program(
         declared.node,
         tasks=real_cores(spark),

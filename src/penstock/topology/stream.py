@@ -21,6 +21,8 @@ from penstock.topology.durations import parse_duration
 from penstock.topology.expressions import as_expression
 from penstock.topology.expressions import col as column
 from penstock.topology.keytypes import check_key_columns
+from penstock.topology.processor_streams import ProcessorMethods
+from penstock.topology.processors import Processor
 from penstock.topology.schema import parse_schema
 from penstock.topology.stateless import (
     FusedStep,
@@ -54,8 +56,8 @@ class Node:
 
     name: str
     kind: str
-    """generate | dataframe | rows | arrow | aggregate | windowed | cogrouped | broadcast | station | stateless |
-    union | loop | side"""
+    """generate | dataframe | rows | arrow | aggregate | windowed | cogrouped | broadcast | processor | station |
+    stateless | union | loop | side"""
     schema: pa.Schema
     inputs: tuple[Node, ...] = ()
     keys: tuple[str, ...] = ()
@@ -73,7 +75,12 @@ class Node:
     faults: bool = False
     """Of a scripted source: something dies in it, which only `penstock.testing.run` can carry out."""
     right_keys: tuple[str, ...] = ()
-    """Of a cogrouped operator: the key columns of its second input."""
+    """Of an operator with a second input (cogrouped, or a processor's initial state): the key columns of that."""
+    processor: Processor | None = None
+    emitted_time: str | None = None
+    """Of a processor: the column of its output that is the event time there."""
+    initial: bool = False
+    """Of a source: it holds initial state; no other source begins before all of it is taken in."""
     window: Window | None = None
     """Of a windowed operator: what it groups by beside its keys."""
     window_at: int = 0
@@ -118,6 +125,8 @@ class Node:
             return None
         if self.kind == "stateless" and isinstance(self.step, Watermark):
             return self.step.column
+        if self.emitted_time is not None:
+            return self.emitted_time
         found = [given.event_time for given in self.inputs]
         name = next((one for one in found if one is not None and one in self.schema.names), None)
         return name if name is not None and pa.types.is_timestamp(self.schema.field(name).type) else None
@@ -386,12 +395,14 @@ class Stream:
 
     @property
     def late_rows(self) -> Stream:
-        """The rows that came too late for one of their windows, as they came to this windowed operator.
+        """The rows that came too late, as they came to this operator: for one of their windows, or for a processor by
+        event time.
 
         Raises:
-            DeclarationError: this is no windowed operator.
+            DeclarationError: this is no windowed operator and no processor by event time.
         """
-        if self._node.kind != "windowed":
+        processor = self._node.processor
+        if self._node.kind != "windowed" and (processor is None or processor.time_mode != "event"):
             raise DeclarationError(
                 f"'{self._node.name}' has no late rows; they are what a groupBy(penstock.window(...), ...) leaves out."
             )
@@ -438,7 +449,7 @@ class Stream:
         return f"Stream[{self._node.name}: {fields}]"
 
 
-class GroupedStream:
+class GroupedStream(ProcessorMethods):
     """Keyed rows, waiting for an operator."""
 
     def __init__(self, node: Node, keys: tuple[str, ...]) -> None:

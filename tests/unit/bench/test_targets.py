@@ -10,6 +10,7 @@ ISSUE_RATIOS = {
     "aggregate_vs_spark_native",
     "row_function_vs_best_pyspark",
     "row_function_vs_pyspark_at_10s",
+    "stateful_processor_vs_spark",
     "aggregate_10m_keys_vs_spark_native",
     "matching_vs_bare_loop",
     "latency_one_operator_vs_spark_native",

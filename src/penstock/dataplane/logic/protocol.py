@@ -6,6 +6,7 @@ bytes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -13,6 +14,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from penstock.dataplane.state.protocol import I64, U16, TaskState
+from penstock.errors import PenstockError
 
 MAIN: Final = "main"
 """The output that every logic has: what `run` returns."""
@@ -83,6 +85,16 @@ class Logic(Protocol):
     def late_rows(self) -> int:
         """How many rows of the last `run` were left out because they were late."""
         ...
+
+
+def close_logic(logic: Logic | None) -> None:
+    """Let logic that has something to clean up do so; what goes wrong then is told and changes nothing."""
+    close = getattr(logic, "close", None)
+    if close is not None:
+        try:
+            close()
+        except PenstockError as error:
+            logging.getLogger("penstock").warning("%s", error)
 
 
 class PlainLogic:

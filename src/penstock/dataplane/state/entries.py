@@ -85,10 +85,11 @@ class EntryState:
         timers: Sequence[str] = (),
         shared: Mapping[str, StateSpec] | None = None,
         key_state: type[KeyState] = KeyState,
+        key_class: type[tuple[Any, ...]] | None = None,
     ) -> None:
         self.operator = operator
         self.key_codec = KeyCodec([key.type for key in keys], [key.name for key in keys], operator)
-        self._key_class = struct_class(pa.struct(list(keys)))
+        self._key_class = key_class or struct_class(pa.struct(list(keys)))
         context = StateContext(operator, self.key_codec, self)
         self._columns: list[Column] = [
             _build_column(context, name, ordinal, spec)
