@@ -67,7 +67,9 @@ def bench(
 
 @app.command("import")
 def import_(
-    origin: Annotated[str, typer.Argument(help="checkpointLocation of the Spark query, which must be stopped")],
+    origin: Annotated[
+        str, typer.Argument(help="checkpointLocation of the Spark query, which must be stopped")
+    ],
     checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of the new query; not used before")],
     operator: Annotated[str, typer.Option(help="name= of the processor in the new query")],
     source: Annotated[str, typer.Option(help="name= of the source in the new query")] = "source",

@@ -10,9 +10,9 @@ CHECKPOINT/log/newest                      the newest part there was, so that it
 CHECKPOINT/data/g000001-<lease>-000001.seg segments and deltas appended by one lease (or ingest attempt)
 CHECKPOINT/data/g000001-<lease>-000001.snp snapshots appended by one lease
 CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streaming query
+CHECKPOINT/imported/<operator>/            state that `penstock import` brought: a manifest and parts
 CHECKPOINT/export/<operator>/head          whose export it is, and the schema of its rows
 CHECKPOINT/export/<operator>/e000000001    manifest of one epoch of an export
-CHECKPOINT/imported/<operator>/            state that `penstock import` brought: a manifest and parts
 ```
 """
 
@@ -91,6 +91,18 @@ def ingest(checkpoint: str, source: str) -> str:
     return f"{checkpoint}/ingest/{source}"
 
 
+def imported(checkpoint: str) -> str:
+    return f"{checkpoint}/imported"
+
+
+def imported_manifest(checkpoint: str, operator: str) -> str:
+    return f"{checkpoint}/imported/{operator}/manifest"
+
+
+def imported_part(checkpoint: str, operator: str, number: int) -> str:
+    return f"{checkpoint}/imported/{operator}/{number:06d}.part"
+
+
 def export(checkpoint: str, operator: str) -> str:
     return f"{checkpoint}/export/{operator}"
 
@@ -106,18 +118,6 @@ def export_manifest(checkpoint: str, operator: str, epoch: int) -> str:
 def parse_manifest(name: str) -> int | None:
     found = _MANIFEST.fullmatch(name)
     return int(found[1]) if found else None
-
-
-def imported(checkpoint: str) -> str:
-    return f"{checkpoint}/imported"
-
-
-def imported_manifest(checkpoint: str, operator: str) -> str:
-    return f"{checkpoint}/imported/{operator}/manifest"
-
-
-def imported_part(checkpoint: str, operator: str, number: int) -> str:
-    return f"{checkpoint}/imported/{operator}/{number:06d}.part"
 
 
 def parse_meta_version(name: str) -> bytes | None:

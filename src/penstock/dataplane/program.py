@@ -50,10 +50,10 @@ class StageSpec:
     tasks: int = 1
     logic: LogicSpec | None = None
     generate: Generate | None = None
-    min_epoch_s: float | None = None
-    """Of a sink: shortest time from the start of one epoch to the next, where it is not that of the settings."""
     initial: bool = False
     """A source of initial state: other sources begin when all of it has been taken in."""
+    min_epoch_s: float | None = None
+    """Of a sink: shortest time from the start of one epoch to the next, where it is not that of the settings."""
     ingested: bool = False
     """A source fed by a Structured Streaming query instead of by tasks."""
 

@@ -23,6 +23,7 @@ class Feed(BatchIngest):
         opened = SimpleNamespace(checkpoint="/c", query="q", claim=SimpleNamespace(generation=1))
         self.over: list[str] = []
         shell: Any = SimpleNamespace(
+            label="q",
             opened=opened,
             over=False,
             hub=SimpleNamespace(ask=lambda question: question()),
