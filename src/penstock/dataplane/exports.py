@@ -243,6 +243,20 @@ def list_epochs(disk: Disk, checkpoint: str, operator: str) -> list[int]:
     return sorted(epoch for epoch in map(paths.parse_manifest, names) if epoch is not None)
 
 
+def held_files(disk: Disk, checkpoint: str) -> set[str]:
+    """Return the names of all data files that the manifests of a checkpoint's exports name.
+
+    Raises:
+        CorruptFileError: a manifest is damaged, so that it cannot be said what it holds.
+    """
+    return {
+        name
+        for operator in disk.list(paths.exports(checkpoint))
+        for epoch in list_epochs(disk, checkpoint, operator)
+        for name in read_manifest(disk, checkpoint, operator, epoch).files()
+    }
+
+
 def read_manifest(disk: Disk, checkpoint: str, operator: str, epoch: int) -> Manifest:
     """Return what one epoch of an export holds.
 

@@ -103,6 +103,10 @@ def imported_part(checkpoint: str, operator: str, number: int) -> str:
     return f"{checkpoint}/imported/{operator}/{number:06d}.part"
 
 
+def exports(checkpoint: str) -> str:
+    return f"{checkpoint}/export"
+
+
 def export(checkpoint: str, operator: str) -> str:
     return f"{checkpoint}/export/{operator}"
 

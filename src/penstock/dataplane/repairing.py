@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.dataplane import paths, recordlog, records
 from penstock.dataplane.disk import PROBE, Disk, is_temp
+from penstock.dataplane.exports import held_files
 from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_frames
 from penstock.dataplane.inspecting import Holder, read_holder
 from penstock.dataplane.metas import read_metas
@@ -157,7 +158,10 @@ def _torn_tails(disk: Disk, checkpoint: str, tails: list[LogTail]) -> list[Actio
 
 
 def _orphans(disk: Disk, checkpoint: str, tails: list[LogTail]) -> list[Action]:
-    named = named_files(tails)
+    try:
+        named = named_files(tails) | held_files(disk, checkpoint)
+    except PenstockError:
+        return []  # a manifest that cannot be read may name any of them
     newest = recordlog.newest_generation(disk, checkpoint)
     return [
         _delete(disk, paths.data_file(checkpoint, name), "no record names it")

@@ -15,6 +15,7 @@ from penstock.dataplane.exports import (
     add_exports,
     check_kept,
     exported_by,
+    held_files,
     list_epochs,
     read_head,
     read_manifest,
@@ -159,3 +160,23 @@ def test_exports_are_sinks_with_edges_of_their_own_whatever_the_order_of_their_n
     assert len(edges) == len(set(edges))
     with pytest.raises(DeclarationError, match="there is no source or operator"):
         add_exports(program, [f"{names[0]}x"])
+
+
+def test_a_repair_keeps_the_files_that_an_export_holds(tmp_path: Path) -> None:
+    from penstock.dataplane.repairing import _orphans
+
+    export = Export(tmp_path)
+    export.folder.take(export.work(1, 0, 10))
+    held = held_files(export.disk, export.checkpoint)
+    assert held
+    (tmp_path / "drivers").mkdir()
+    (tmp_path / "drivers" / "g000001.claim").write_bytes(b"")
+    stray = tmp_path / "data" / "g000001-stray-000001.seg"
+    stray.write_bytes(b"nobody's")
+    planned = {Path(action.path).name for action in _orphans(export.disk, export.checkpoint, [])}
+    assert stray.name in planned and not held & planned
+    manifest = tmp_path / "export" / "op" / "e000000001"
+    manifest.write_bytes(manifest.read_bytes()[:-3])
+    assert not _orphans(export.disk, export.checkpoint, []), (
+        "a manifest that cannot be read may name any of them"
+    )
