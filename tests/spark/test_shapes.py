@@ -74,11 +74,11 @@ def test_a_call_that_raises_is_taken_back_and_goes_to_the_dead_letters(
         on_error="dead_letter",
     )
     checkpoint = str(tmp_path / "checkpoint")
-    query = (
-        summed.dead_letters.writeStream.format("memory").option("checkpointLocation", checkpoint).start(spark)
-    )
+    writer = summed.writeStream.format("memory").option("checkpointLocation", checkpoint)
+    query = writer.also("letters", summed.dead_letters.writeStream.format("memory")).start(spark)
     assert query.awaitTermination(60)
-    (letter,) = query.table().to_pylist()
+    assert query.table().to_pylist() == [{"user": 7, "total": 10}]
+    (letter,) = query.table("letters").to_pylist()
     assert (letter["operator"], letter["key"], letter["error"]) == (
         "add",
         "[8]",

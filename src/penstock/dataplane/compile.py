@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -29,26 +30,36 @@ from penstock.topology.windows import APPEND
 SINK = "sink"
 
 
-def compile_program(node: Node, *, tasks: int, memory_bytes: int, may_die: bool = False) -> Program:
+def compile_program(
+    node: Node,
+    *,
+    tasks: int,
+    memory_bytes: int,
+    may_die: bool = False,
+    also: Mapping[str, Node] | None = None,
+) -> Program:
     """Compile everything upstream of `node`, and a sink behind it.
 
     Args:
+        also: further sinks by name, with what goes to them.
         tasks: tasks of an operator that does not say how many cores it starts with.
         may_die: whether whoever runs it can let processes die where a scripted source says so.
 
     Raises:
         DeclarationError: parts of the topology do not go together.
     """
-    nodes = stages_of(node)
+    sinks = {SINK: node, **{sink_stage(name): given for name, given in (also or {}).items()}}
+    nodes = stages_of(Node(SINK, "sinks", node.schema, tuple(sinks.values())))
     for one in nodes:
         if one.faults and not may_die:
             raise DeclarationError(
                 f"source '{one.name}' has Crash() or LoseLease() in its script, which only penstock.testing.run(...) can "
                 "carry out; leave them out of a query that is started."
             )
-    links = _with_time(_links(nodes, node), nodes)
+    links = _with_time(_links(nodes, sinks), nodes)
     stages = {one.name: _stage(one, links, tasks) for one in nodes}
-    stages[SINK] = StageSpec(SINK, "sink", node.schema, inputs=_inputs(links, SINK))
+    for name, given in sinks.items():
+        stages[name] = StageSpec(name, "sink", given.schema, inputs=_inputs(links, name))
     identity = {
         name: [spec.kind, str(spec.schema), spec.logic.identity() if spec.logic else None]
         for name, spec in stages.items()
@@ -108,15 +119,21 @@ def stages_of(node: Node) -> list[Node]:
     return list(found.values())
 
 
-def _links(nodes: list[Node], last: Node) -> list[_Link]:
-    """All edges, numbered in declared order, those to the sink last."""
+def sink_stage(name: str) -> str:
+    """Return the name of the stage of a further sink."""
+    return f"{SINK}.{name}"
+
+
+def _links(nodes: list[Node], sinks: Mapping[str, Node]) -> list[_Link]:
+    """All edges, numbered in declared order, those to the sinks last."""
     ends = [
         (feed, one.name, given.schema, slot, _keys_of(one, slot), one.shards, _deal_of(one, slot))
         for one in nodes
         for slot, given in enumerate(one.inputs)
         for feed in given.feeds()
     ]
-    ends.extend((feed, SINK, last.schema, 0, (), 1, Deal.KEY) for feed in last.feeds())
+    for name, last in sinks.items():
+        ends.extend((feed, name, last.schema, 0, (), 1, Deal.KEY) for feed in last.feeds())
     return [_Link(edge, *end) for edge, end in enumerate(ends)]
 
 

@@ -422,20 +422,15 @@ class Engine:
 
     def _held_s(self, run: Run, now: float) -> float:
         """Return for how long a sink still lets rows gather; 0 when it is to take them."""
-        waiting = self.chains.waiting_bytes_for(run.chain)
-        if (
-            run.spec.min_epoch_s is not None
-            or not self.settings.sink_hold_s
-            or run.flush
-            or waiting >= self.settings.sink_bytes
-        ):
+        hold_s, hold_bytes = run.hold
+        if not hold_s or run.flush or self.chains.waiting_bytes_for(run.chain) >= hold_bytes:
             return 0.0
         if not any(self.chains.waiting(run.chain).values()):
             run.gathers_since = None
             return 1.0
         if run.gathers_since is None:
             run.gathers_since = now
-        return min(1.0, run.gathers_since + self.settings.sink_hold_s - now)
+        return min(1.0, run.gathers_since + hold_s - now)
 
     def _is_brimming(self, run: Run) -> bool:
         """Whether so much waits that a whole epoch of it is there before its time: then the pace gives way."""

@@ -121,7 +121,9 @@ def add_exports(program: Program, operators: Sequence[str]) -> Program:
         out = EdgeSpec(edge=number, keys=(), shards=1, consumer=export)
         stages[name] = replace(spec, edges=[*spec.edges, out])
         given = InputSpec(edge=number, producer=name, schema=spec.schema)
-        stages[export] = StageSpec(export, "sink", spec.schema, inputs=[given], min_epoch_s=EXPORT_EPOCH_S)
+        stages[export] = StageSpec(
+            export, "sink", spec.schema, inputs=[given], min_epoch_s=EXPORT_EPOCH_S, hold_s=0.0
+        )
     return replace(program, stages=stages)
 
 

@@ -54,6 +54,9 @@ class StageSpec:
     """A source of initial state: other sources begin when all of it has been taken in."""
     min_epoch_s: float | None = None
     """Of a sink: shortest time from the start of one epoch to the next, where it is not that of the settings."""
+    hold_s: float | None = None
+    hold_bytes: int = 64 << 20
+    """Of a sink: how long rows may gather, and how many bytes of them, where that is not as the settings say."""
     ingested: bool = False
     """A source fed by a Structured Streaming query instead of by tasks."""
 

@@ -279,12 +279,20 @@ class Run:
         A sink takes what waits, since the cost of its side effect may not depend on the rows at all.
         """
         if self.spec.kind == "sink":
-            if self._settings.sink_hold_s:
-                return Budget(1 << 62, self._settings.sink_bytes)
+            hold_s, hold_bytes = self.hold
+            if hold_s:
+                return Budget(1 << 62, hold_bytes)
             return Budget(self._settings.max_epoch_rows, self._settings.max_epoch_bytes)
         predicted = int(self._rows_per_s * self._settings.max_epoch_s) or _FIRST_BUDGET_ROWS
         rows = min(max(predicted, self._settings.min_epoch_rows), self._settings.max_epoch_rows)
         return Budget(rows, self._settings.max_epoch_bytes)
+
+    @property
+    def hold(self) -> tuple[float, int]:
+        """For how long a sink lets rows gather, and up to how many bytes."""
+        if self.spec.hold_s is not None:
+            return self.spec.hold_s, self.spec.hold_bytes
+        return self._settings.sink_hold_s, self._settings.sink_bytes
 
     def source_rows(self) -> int:
         """Rows that the next epoch of a source may make, by what its rows have come to in bytes so far."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.dataplane.compile import compile_program
+from penstock.dataplane.compile import SINK, compile_program, sink_stage
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
@@ -29,7 +29,7 @@ from penstock.dataplane.opening import Opened, open_checkpoint
 from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
-from penstock.errors import PenstockError, QueryError, SessionError
+from penstock.errors import DeclarationError, PenstockError, QueryError, SessionError
 from penstock.spark import listening
 from penstock.spark.batch_ingest import BatchIngest
 from penstock.spark.ingest import Ingest
@@ -40,7 +40,7 @@ from penstock.spark.running import make_way, note_end, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
 from penstock.spark.showing import Shown, show_html, show_line
-from penstock.spark.sinks import check_sink, make_sink, sink_settings
+from penstock.spark.sinks import check_sink, make_sinks, sink_settings, with_sink_settings
 from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
@@ -81,7 +81,8 @@ class Query:
         self._readings: deque[Reading] = deque(maxlen=2)
         """Of the two newest reports, for what happened since."""
         self._reported_end = False
-        self._tables: list[pa.Table] = []
+        self._tables: dict[str, list[pa.Table]] = {}
+        """By sink stage: the rows that memory sinks were handed."""
         self._schema: pa.Schema = pa.schema([])
         self._guard = threading.Lock()
         self._started = time.time()
@@ -182,10 +183,25 @@ class Query:
 
     # -- ours ---------------------------------------------------------------------------------------------------------
 
-    def table(self) -> pa.Table:
-        """Return all rows that reached a memory sink since this start."""
+    def table(self, sink: str | None = None) -> pa.Table:
+        """Return all rows that reached a memory sink since this start.
+
+        Args:
+            sink: the name that a further sink was given with `also(name, ...)`.
+
+        Raises:
+            DeclarationError: the query has no sink of that name.
+        """
+        stage = SINK if sink is None else sink_stage(sink)
+        shell = self._shell
+        if shell is not None and stage not in shell.engine.program.stages:
+            raise DeclarationError(
+                f"query {self.name or self.id} has no sink {sink!r}; give one with also({sink!r}, ...)."
+            )
+        schema = self._schema if shell is None else shell.engine.program.stages[stage].schema
         with self._guard:
-            return pa.concat_tables(self._tables) if self._tables else self._schema.empty_table()
+            found = self._tables.get(stage, [])
+            return pa.concat_tables(found) if found else schema.empty_table()
 
     def to_stream(self, operator: str) -> DataFrame:
         """Return the rows of a source or operator as a streaming DataFrame, from the oldest that are kept.
@@ -305,9 +321,9 @@ class Query:
         self._over.set()
         note_end(self)
 
-    def _remember(self, table: pa.Table, epoch: int) -> None:
+    def _remember(self, stage: str, table: pa.Table) -> None:
         with self._guard:
-            self._tables.append(table)
+            self._tables.setdefault(stage, []).append(table)
 
     def _watch(self) -> None:
         due = time.monotonic() + REPORT_INTERVAL_S
@@ -339,14 +355,17 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     options = merge_settings(declared.options, spark.conf.getAll, declared.name)
     declared = replace(declared, options=options)
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
-    check_sink(declared)
+    for one in (declared, *declared.also):
+        check_sink(one)
     settings = Settings(**_settings_of(declared))
-    declared = replace(declared, node=with_imported(declared.node, PosixDisk(), checkpoint))
+    declared = declared.with_root(with_imported(declared.root, PosixDisk(), checkpoint))
     program = compile_program(
         declared.node,
         tasks=real_cores(spark),
         memory_bytes=settings.memory_bytes,
+        also={str(one.name): one.node for one in declared.also},
     )
+    program = with_sink_settings(program, declared.also)
     program = add_exports(program, EXPORT.of(options))
     disk = PosixDisk()
     takeover = TAKEOVER.of(declared.options)
@@ -370,12 +389,13 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     disk, checkpoint, program = PosixDisk(), opened.checkpoint, opened.program
     query = Query(declared.name)
     query.id, query.checkpoint = opened.query, checkpoint
-    kinds = {node.name: node.kind for node in sources_of(declared.node)}
+    sources = sources_of(declared.root)
+    kinds = {node.name: node.kind for node in sources}
     query._identity = Identity(query.id, query.runId, query.name, declared.sink, kinds)
     query._schema = declared.node.schema
     query._spark = spark
-    sink = make_sink(declared, spark, opened, query._remember)
-    ingested = [node for node in sources_of(declared.node) if node.kind == "dataframe"]
+    sinks = make_sinks(declared, spark, opened, query._remember)
+    ingested = [node for node in sources if node.kind == "dataframe"]
     shell = SparkShell(
         spark,
         program,
@@ -385,13 +405,13 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
         hosts=_hosts(spark),
         label=declared.name or declared.node.name,
         reserve=RESERVE + (1 if ingested else 0),
-        sink=sink,
+        sinks=sinks,
         exports=_open_exports(disk, opened, EXPORT_BYTES.of(declared.options)),
         on_end=query._ended,
     )
     query._shell = shell
     trigger = declared.trigger
-    for node in sources_of(declared.node):
+    for node in sources:
         if node.kind == "generate":
             shell.engine.set_arrivals(node.name, Arrivals(node.rate, node.limit))
         elif node.bounded:
@@ -400,7 +420,7 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
             query._ingests.append(
                 Ingest(shell, node.name, node.dataframe, node.schema, node.stamp, trigger.for_spark())
             )
-    if trigger.ends or all(node.bounded for node in sources_of(declared.node)):
+    if trigger.ends or all(node.bounded for node in sources):
         shell.sources_ended = lambda: all(ingest.finished for ingest in query._ingests)
     try:
         shell.start()

@@ -62,7 +62,7 @@ class SparkShell(Listener):
         hosts: tuple[str, str],
         label: str,
         reserve: int,
-        sink: Sink | None,
+        sinks: Mapping[str, Sink] | None = None,
         exports: Mapping[str, ExportFolder] | None = None,
         on_end: Callable[[PenstockError | None], None],
     ) -> None:
@@ -86,7 +86,7 @@ class SparkShell(Listener):
         self._disk = disk
         self._settings = settings
         self._reserve = reserve
-        self._sink = sink
+        self._sinks = dict(sinks or {})
         self._exports = dict(exports or {})
         self._on_end = on_end
         self._office = LeaseOffice(
@@ -189,8 +189,8 @@ class SparkShell(Listener):
                 self.hub.ask(end_leases, timeout=5.0)
         self.log.end()
         self._sink_queue.put(None)
-        if self._sink is not None:
-            self._sink.cancel()
+        for sink in self._sinks.values():
+            sink.cancel()
         try:
             threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
         except RuntimeError:  # the interpreter is on its way out and starts no more threads
@@ -309,10 +309,10 @@ class SparkShell(Listener):
         while (work := self._sink_queue.get()) is not None:
             if work.stage in self._exports:
                 self._exports[work.stage].take(work)
-            elif self._sink is not None:
+            elif work.stage in self._sinks:
                 table = read_sink_rows(self._disk, self.opened.checkpoint, self._program, work)
                 try:
-                    self._sink.take(table, work.epoch)
+                    self._sinks[work.stage].take(table, work.epoch)
                 except PenstockError:
                     raise
                 except Exception as error:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from penstock.dataplane.compile import SINK, sink_stage
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.parquet_folder import HIDDEN, ParquetFolder
+from penstock.dataplane.program import Program
 from penstock.dataplane.settings import Settings
 from penstock.spark.dataframes import dataframe_of
 from penstock.topology.options import (
@@ -68,6 +72,43 @@ def check_sink(declared: Declared) -> None:
     """Refuse a place that a sink cannot write to, before anything is opened."""
     if declared.sink == "parquet":
         check_scheme(SINK_PATH.of(declared.options), "The path of the Parquet sink")
+
+
+def with_sink_settings(program: Program, further: Sequence[Declared]) -> Program:
+    """Return the program with what each further sink asks for; the first sink's is in the settings of the query."""
+    stages = dict(program.stages)
+    for one in further:
+        name, asked = sink_stage(str(one.name)), sink_settings(one)
+        stages[name] = replace(
+            stages[name],
+            min_epoch_s=asked.get("sink_epoch_s", Settings.sink_epoch_s),
+            hold_s=asked.get("sink_hold_s", 0.0),
+            hold_bytes=asked.get("sink_bytes", Settings.sink_bytes),
+        )
+    return replace(program, stages=stages)
+
+
+def make_sinks(
+    declared: Declared, spark: SparkSession, opened: Opened, remember: Callable[[str, pa.Table], None]
+) -> dict[str, Sink]:
+    """Return what takes the rows of each sink stage of a declared query; nothing for those that drop them.
+
+    Args:
+        remember: keeps rows of a sink for `query.table()`.
+    """
+    found = {}
+    for one in (declared, *declared.also):
+        stage = SINK if one is declared else sink_stage(str(one.name))
+        sink = make_sink(one, spark, opened, partial(_remember_epoch, remember, stage))
+        if sink is not None:
+            found[stage] = sink
+    return found
+
+
+def _remember_epoch(
+    remember: Callable[[str, pa.Table], None], stage: str, table: pa.Table, sink_epoch: int
+) -> None:
+    remember(stage, table)
 
 
 def make_sink(declared: Declared, spark: SparkSession, opened: Opened, remember: Consume) -> Sink | None:

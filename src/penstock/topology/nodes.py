@@ -86,7 +86,7 @@ class Node:
 
     def feeds(self) -> tuple[Feed, ...]:
         """Where the rows come from, in declared order: stages, and what happens to their rows on the way here."""
-        if self.kind == "union":
+        if self.kind in ("union", "sinks"):
             return tuple(feed for given in self.inputs for feed in given.feeds())
         if self.kind == "stateless" and self.step is not None:
             step = self.step

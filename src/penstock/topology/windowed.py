@@ -110,7 +110,7 @@ def resolve_output_mode(node: Node, mode: str | None) -> Node:
     def visit(one: Node, own: str | None) -> Node:
         if id(one) in done:
             return done[id(one)]
-        passed = own if one.kind in ("stateless", "union") else None
+        passed = own if one.kind in ("stateless", "union", "sinks") else None
         inputs = tuple(visit(given, passed) for given in one.inputs)
         changed = _settled(replace(one, inputs=inputs), own)
         if one.ring is not None and one.ring.fed is not None:

@@ -11,13 +11,13 @@ import difflib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.topology.nodes import Node
+from penstock.topology.nodes import Node, check_name
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
     MIN_EPOCH_SECONDS,
@@ -49,6 +49,18 @@ class Declared:
     """The options that were given, by their full names, with read values."""
     trigger: Trigger = field(default_factory=Trigger)
     partition_by: tuple[str, ...] = ()
+    also: tuple[Declared, ...] = ()
+    """Further sinks; the name of each is what tells them apart."""
+
+    @property
+    def root(self) -> Node:
+        """All that goes to the sinks, as one node."""
+        return Node("sinks", "sinks", self.node.schema, (self.node, *(one.node for one in self.also)))
+
+    def with_root(self, root: Node) -> Declared:
+        """Return the same query over a topology that was rebuilt."""
+        further = tuple(replace(one, node=node) for one, node in zip(self.also, root.inputs[1:], strict=True))
+        return replace(self, node=root.inputs[0], also=further)
 
 
 Starter = Callable[[Declared, Any], Any]
@@ -73,6 +85,34 @@ class StreamWriter:
         self._options: dict[str, Any] = {}
         self._trigger = Trigger()
         self._partition_by: tuple[str, ...] = ()
+        self._also: dict[str, StreamWriter] = {}
+
+    def also(self, name: str, writer: StreamWriter) -> StreamWriter:
+        """Give the query a further sink: another stream of the same topology, such as the dead letters of an operator.
+
+        Each sink has sink epochs of its own. Checkpoint, trigger, output mode and name are those of the query.
+
+        Args:
+            name: of the sink; it is part of the checkpoint's identity.
+            writer: `stream.writeStream` with a format or a function, and the options of that sink.
+
+        Raises:
+            DeclarationError: the name is taken, or the writer has what only a query has.
+        """
+        check_name(name, "sink")
+        where = f"also({name!r}, ...)"
+        if name in self._also:
+            raise DeclarationError(f"{where}: the query has a sink of that name; give this one another.")
+        if not isinstance(writer, StreamWriter):
+            raise DeclarationError(f"{where} takes stream.writeStream with a sink, not {writer!r}.")
+        of_query = writer._name or writer._mode or writer._also or writer._trigger != Trigger()
+        if of_query or CHECKPOINT_LOCATION.name in writer._options:
+            raise DeclarationError(
+                f"{where}: checkpointLocation, queryName, outputMode, trigger and further sinks are of the query; set them "
+                "on the writer that is started."
+            )
+        self._also[name] = writer
+        return self
 
     def queryName(self, queryName: str) -> StreamWriter:
         """Name the query."""
@@ -217,6 +257,10 @@ class StreamWriter:
         Args:
             complete: whether Spark's settings cannot supply options that are missing here.
         """
+        declared = self._collected(complete)
+        return declared.with_root(resolve_output_mode(declared.root, self._mode))
+
+    def _collected(self, complete: bool) -> Declared:
         node = self._stream.node
         if not self._sink:
             raise DeclarationError(f"'{node.name}' has no sink; call {_SINKS}.")
@@ -227,15 +271,18 @@ class StreamWriter:
         check_sink_options(self._options, self._sink)
         self._check_sink()
         self._check_trigger()
-        resolved = resolve_output_mode(self._stream.node, self._mode)
+        further = tuple(
+            replace(writer._collected(complete=False), name=name) for name, writer in self._also.items()
+        )
         return Declared(
-            resolved,
+            node,
             self._sink,
             self._function,
             self._name,
             dict(self._options),
             self._trigger,
             self._partition_by,
+            further,
         )
 
     def _check_sink(self) -> None:

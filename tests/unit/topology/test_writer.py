@@ -177,3 +177,27 @@ def test_start_takes_what_pysparks_takes_or_a_session(monkeypatch: pytest.Monkey
     assert first.options == {"checkpointLocation": "/c", "path": "/out", "rollSeconds": 3.0}
     assert active is None and given is session and also is session
     assert second.sink == "noop" and third.options["path"] == "/out" and third.partition_by == ("k",)
+
+
+def test_a_query_may_have_further_sinks_with_names_of_their_own() -> None:
+    from penstock.dataplane.compile import compile_program
+
+    def work(key: object, rows: object, state: object) -> None:
+        return None
+
+    numbers = penstock.from_rows([(1,)], schema="n long", name="numbers")
+    stream = numbers.groupBy("n").apply_rows(work, schema="n long", name="work", on_error="dead_letter")
+    writer = stream.writeStream.format("noop").option("checkpointLocation", "x")
+    letters = stream.dead_letters.writeStream.format("memory")
+    declared = writer.also("letters", letters).declare()
+    program = compile_program(
+        declared.node, tasks=1, memory_bytes=1, also={str(one.name): one.node for one in declared.also}
+    )
+    assert [name for name, spec in program.stages.items() if spec.kind == "sink"] == ["sink", "sink.letters"]
+    assert [edge.output for edge in program.stages["work"].edges] == ["main", "dead"]
+    with pytest.raises(DeclarationError, match="has a sink of that name"):
+        writer.also("letters", letters)
+    with pytest.raises(DeclarationError, match="set them on the writer that is started"):
+        writer.also("other", stream.writeStream.format("noop").option("checkpointLocation", "y"))
+    with pytest.raises(DeclarationError, match=r"takes stream\.writeStream with a sink"):
+        writer.also("other", stream)  # type: ignore[arg-type]
