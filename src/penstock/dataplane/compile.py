@@ -280,7 +280,9 @@ def _logic(node: Node) -> LogicSpec:
             node.function, node.on_broadcast, node.schema, rows, states, shared, node.dead_letters
         )
     if node.kind == "rows" and node.on_timer is not None:
-        return TimedRowLogicSpec(node.function, node.schema, states, node.dead_letters, node.on_timer)
+        return TimedRowLogicSpec(
+            node.function, node.schema, states, node.dead_letters, node.on_timer, node.watermarked
+        )
     if node.kind == "rows":
         return RowLogicSpec(node.function, node.schema, states, node.dead_letters)
     return ArrowLogicSpec(node.function, node.schema, dict(node.states or {}))

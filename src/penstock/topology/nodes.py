@@ -98,6 +98,13 @@ class Node:
         return (Feed(self, ()),)
 
     @property
+    def watermarked(self) -> bool:
+        """Whether a watermark is declared somewhere upstream, so that event time moves here."""
+        if self.kind == "stateless" and isinstance(self.step, Watermark):
+            return True
+        return any(given.watermarked for given in self.inputs)
+
+    @property
     def event_time(self) -> str | None:
         """The column with the event time of the rows, where a watermark is declared and the column is still there."""
         if self.kind == "loop":

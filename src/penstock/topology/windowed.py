@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +10,11 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.topology.aggregates import Aggregate, count, output_schema
 from penstock.topology.grouped import GroupedStream
-from penstock.topology.nodes import DEFAULT_SHARDS, Node, Ring, operator_name
+from penstock.topology.nodes import DEFAULT_SHARDS, Node, operator_name
 from penstock.topology.schema import parse_schema
 from penstock.topology.states import StateSpec, check_states
 from penstock.topology.stream import Stream
-from penstock.topology.windows import Window, check_output_mode
+from penstock.topology.windows import Window
 
 
 class WindowedStream:
@@ -93,42 +92,3 @@ class WindowedStream:
         return grouped._operator(
             name, "windowed", schema, shards, cores, window=self._window, window_at=self._place, **more
         )
-
-
-def resolve_output_mode(node: Node, mode: str | None) -> Node:
-    """Return the topology with the output mode of each windowed operator settled.
-
-    The writer's mode goes to the operators whose rows reach the sink through stateless steps alone; windows further
-    upstream are put out once, when they close.
-
-    Raises:
-        DeclarationError: an operator cannot have the mode, or has no watermark and needs one.
-    """
-    done: dict[int, Node] = {}
-    rings: list[tuple[Ring, Node]] = []
-
-    def visit(one: Node, own: str | None) -> Node:
-        if id(one) in done:
-            return done[id(one)]
-        passed = own if one.kind in ("stateless", "union", "sinks") else None
-        inputs = tuple(visit(given, passed) for given in one.inputs)
-        changed = _settled(replace(one, inputs=inputs), own)
-        if one.ring is not None and one.ring.fed is not None:
-            rings.append((Ring(), one.ring.fed))
-            changed = replace(changed, ring=rings[-1][0])
-        done[id(one)] = changed
-        return changed
-
-    found = visit(node, mode)
-    while rings:  # only now, when all that a loop goes through is known
-        ring, fed = rings.pop()
-        ring.fed = visit(fed, None)
-    return found if any(one.kind == "windowed" for one in done.values()) else node
-
-
-def _settled(node: Node, mode: str | None) -> Node:
-    if node.kind != "windowed" or node.window is None:
-        return node
-    event_time = node.inputs[0].event_time
-    settled = check_output_mode(node.name, node.window, bool(node.aggregates), mode, event_time)
-    return replace(node, output_mode=settled)

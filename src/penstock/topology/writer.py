@@ -21,13 +21,14 @@ from penstock.topology.nodes import Node, check_name
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
     MIN_EPOCH_SECONDS,
+    OPTIONS,
     SINK_PATH,
     check_sink_options,
     find_option,
 )
+from penstock.topology.output_modes import read_output_mode, resolve_output_mode
 from penstock.topology.stream import Stream
 from penstock.topology.triggers import Trigger, read_trigger
-from penstock.topology.windowed import resolve_output_mode
 
 FORMATS = ("console", "memory", "noop", "parquet")
 BATCH_FUNCTION = "foreachBatch"
@@ -105,14 +106,25 @@ class StreamWriter:
             raise DeclarationError(f"{where}: the query has a sink of that name; give this one another.")
         if not isinstance(writer, StreamWriter):
             raise DeclarationError(f"{where} takes stream.writeStream with a sink, not {writer!r}.")
-        of_query = writer._name or writer._mode or writer._also or writer._trigger != Trigger()
-        if of_query or CHECKPOINT_LOCATION.name in writer._options:
+        of_query = writer._given_of_query()
+        if of_query:
             raise DeclarationError(
-                f"{where}: checkpointLocation, queryName, outputMode, trigger and further sinks are of the query; set them "
-                "on the writer that is started."
+                f"{where}: {', '.join(of_query)} belong{'s' if len(of_query) == 1 else ''} to the query, not to one sink; "
+                "set it on the writer that is started."
             )
         self._also[name] = writer
         return self
+
+    def _given_of_query(self) -> list[str]:
+        """What was set here that only a query has."""
+        parts = {
+            "queryName": self._name,
+            "outputMode": self._mode,
+            "trigger": self._trigger != Trigger(),
+            "also": self._also,
+        }
+        options = [name for name in self._options if OPTIONS[name].sink is None]
+        return [*options, *(name for name, given in parts.items() if given)]
 
     def queryName(self, queryName: str) -> StreamWriter:
         """Name the query."""
@@ -159,9 +171,13 @@ class StreamWriter:
         """Choose what windowed aggregates put out: 'append', the default, a window once when it closes; 'update'
         the windows that changed.
 
-        Plain aggregates put out the keys that changed ('update'); functions put out what they return."""
-        check_output_mode(self._stream.node, outputMode)
-        self._mode = outputMode
+        Plain aggregates put out the keys that changed ('update'); functions put out what they return. Upper and lower
+        case are the same, as in Spark.
+
+        Raises:
+            DeclarationError: an operator whose rows reach the sink cannot have the mode.
+        """
+        self._mode = read_output_mode(outputMode, self._stream.node)
         return self
 
     def partitionBy(self, *cols: Any) -> StreamWriter:
@@ -270,11 +286,10 @@ class StreamWriter:
             )
         check_sink_options(self._options, self._sink)
         self._check_sink()
-        self._check_trigger()
         further = tuple(
             replace(writer._collected(complete=False), name=name) for name, writer in self._also.items()
         )
-        return Declared(
+        declared = Declared(
             node,
             self._sink,
             self._function,
@@ -284,6 +299,8 @@ class StreamWriter:
             self._partition_by,
             further,
         )
+        self._check_trigger(declared.root)
+        return declared
 
     def _check_sink(self) -> None:
         if self._partition_by and self._sink != "parquet":
@@ -294,7 +311,7 @@ class StreamWriter:
                 "digits and underscores."
             )
 
-    def _check_trigger(self) -> None:
+    def _check_trigger(self, root: Node) -> None:
         trigger = self._trigger
         if trigger.interval_s is not None and MIN_EPOCH_SECONDS.name in self._options:
             raise DeclarationError(
@@ -302,7 +319,7 @@ class StreamWriter:
             )
         if trigger.ends is None:
             return
-        for source in sources_of(self._stream.node):
+        for source in sources_of(root):
             if source.kind == "generate" and source.limit is None:
                 raise DeclarationError(
                     f"source '{source.name}' makes rows without an end, so trigger({trigger.ends}=True) has nothing to end "
@@ -320,20 +337,6 @@ def sources_of(node: Node) -> list[Node]:
             seen[id(one)] = one
             ahead.extend(feed.stage for given in one.inputs for feed in given.feeds())
     return [one for one in seen.values() if not one.inputs]
-
-
-def check_output_mode(node: Node, mode: object) -> None:
-    """Refuse an output mode that the last operator of a query does not have."""
-    if mode == "complete":
-        raise DeclarationError(
-            f"operator '{node.name}': outputMode 'complete' is not available, since it puts out every key each time; use "
-            "update and keep the last row of each key."
-        )
-    allowed = ("update",) if node.kind == "aggregate" else ("append", "update")
-    if mode not in allowed:
-        raise DeclarationError(
-            f"operator '{node.name}': outputMode {mode!r} is not available here; use {' or '.join(allowed)}."
-        )
 
 
 def _unknown_format(given: object) -> str:

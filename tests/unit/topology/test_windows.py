@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.errors import DeclarationError
 from penstock.topology.nodes import Node
-from penstock.topology.windowed import resolve_output_mode
+from penstock.topology.output_modes import resolve_output_mode
 
 SCHEMA = "ts timestamp, other timestamp, local timestamp_ntz, user string, v long"
 

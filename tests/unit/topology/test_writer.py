@@ -160,7 +160,7 @@ def test_complete_mode_is_refused_with_what_to_use() -> None:
     with pytest.raises(DeclarationError, match=r"operator 'counted': outputMode 'complete'.*use update"):
         counted.outputMode("complete")
     with pytest.raises(
-        DeclarationError, match="operator 'counted': outputMode 'append' is not available here"
+        DeclarationError, match=r"operator 'counted': outputMode 'append' is not available.*use update"
     ):
         counted.outputMode("append")
 
@@ -197,7 +197,26 @@ def test_a_query_may_have_further_sinks_with_names_of_their_own() -> None:
     assert [edge.output for edge in program.stages["work"].edges] == ["main", "dead"]
     with pytest.raises(DeclarationError, match="has a sink of that name"):
         writer.also("letters", letters)
-    with pytest.raises(DeclarationError, match="set them on the writer that is started"):
+    with pytest.raises(
+        DeclarationError,
+        match=r"also\('other', ...\): checkpointLocation belongs to the query.*set it on the writer that is started",
+    ):
         writer.also("other", stream.writeStream.format("noop").option("checkpointLocation", "y"))
     with pytest.raises(DeclarationError, match=r"takes stream\.writeStream with a sink"):
         writer.also("other", stream)  # type: ignore[arg-type]
+    for further, said in (
+        (stream.writeStream.option("maxEpochRows", 5), "maxEpochRows belongs to the query"),
+        (stream.writeStream.option("export", "*").queryName("q"), "export, queryName belong to the query"),
+    ):
+        with pytest.raises(DeclarationError, match=said):
+            writer.also("other", further.format("noop"))
+    writer.also("files", stream.writeStream.format("parquet").option("path", "/out").option("rollSeconds", 3))
+
+
+def test_a_source_without_an_end_cannot_be_available_now_behind_a_further_sink() -> None:
+    ends = penstock.from_rows([(1,)], schema="n long", name="ends").writeStream.format("noop")
+    endless = writer().format("noop")
+    endless._options.clear()
+    ends.option("checkpointLocation", "x").trigger(availableNow=True).also("more", endless)
+    with pytest.raises(DeclarationError, match=r"source 'numbers' makes rows without an end.*availableNow"):
+        ends.declare()

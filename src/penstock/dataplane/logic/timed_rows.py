@@ -31,6 +31,8 @@ class TimedRowLogicSpec(RowLogicSpec):
     """A row function with a function for its timers."""
 
     on_timer: TimerFunction | None = None
+    watermarked: bool = True
+    """Whether a watermark comes to the operator, without which no event-time timer would ever fire."""
 
     clocked = True
 
@@ -46,7 +48,7 @@ class TimedRowLogic(RowLogic):
     _spec: TimedRowLogicSpec
 
     def _make_state(self, operator: str, key_fields: list[pa.Field], memory_bytes: int) -> EntryState:
-        self._timing = Timing()
+        self._timing = Timing(operator, self._spec.watermarked)
         state = EntryState(
             operator,
             key_fields,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
+from penstock.topology.states import TIMER_NAMES
+
 FIRST_LOAD: Final = 1024
 """A map of fewer elements is loaded whole when it is first read; of a larger one only what is asked for."""
 
@@ -60,6 +62,10 @@ class KeyState:
         self._weight = 0
 
     def __getattr__(self, name: str) -> Any:
+        if name in TIMER_NAMES:
+            raise AttributeError(
+                f"a state has {name!r} only where the operator has timers; give apply_rows(..., on_timer=function)"
+            )
         raise AttributeError(f"there is no state named {name!r}; declare it with state={{{name!r}: ...}}")
 
     def cached(self, build: Callable[[KeyState], _T]) -> _T:

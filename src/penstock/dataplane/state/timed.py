@@ -12,15 +12,21 @@ from typing import Any, ClassVar, Final
 from penstock.dataplane.keys.canonical import EPOCH_UTC
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.timers import EPOCH_TIMERS, EVENT_TIMERS, TimerColumn
+from penstock.errors import DeclarationError
 
 _LATEST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
 _MICRO: Final = dt.timedelta(microseconds=1)
 
 
 class Timing:
-    """The clocks of one epoch, and the timer that fires."""
+    """The clocks of one epoch, and the timer that fires.
 
-    def __init__(self) -> None:
+    Args:
+        watermarked: whether a watermark comes to the operator.
+    """
+
+    def __init__(self, operator: str, watermarked: bool) -> None:
+        self.operator, self.watermarked = operator, watermarked
         self.columns: Mapping[str, TimerColumn] = {}
         self.now_us = 0
         self.watermarks: dict[int, int | None] = {}
@@ -54,8 +60,14 @@ class TimedKeyState(KeyState):
         time. A timer that is set already stays one timer; one that is due already fires at the end of this epoch.
 
         Raises:
+            DeclarationError: by event time, and no watermark comes to the operator.
             ValueError: a timer that fires sets another one that is not later.
         """
+        if not processing and not self._timing.watermarked:
+            raise DeclarationError(
+                f"operator '{self._timing.operator}': a timer by event time never fires without a watermark; call "
+                "withWatermark(...) before groupBy(...), or set_timer(when, processing=True)."
+            )
         kind, micros = _kind(processing), micros_of(when)
         firing = self._timing.firing
         if firing is not None and firing[0] == kind and micros <= firing[1]:

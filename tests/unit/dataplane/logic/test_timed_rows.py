@@ -17,7 +17,8 @@ from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shar
 from penstock.dataplane.logic.protocol import EpochInput, ShardClock, ShardedRows
 from penstock.dataplane.records import END_US
 from penstock.dataplane.state.protocol import EMPTY_DIGEST, digest_bytes
-from penstock.errors import DeclarationError, OperatorError
+from penstock.errors import DeclarationError, OperatorError, PenstockError
+from penstock.testing import run
 from penstock.topology.schema import parse_schema
 
 SHARDS = 2
@@ -53,7 +54,10 @@ class Bench:
     def __init__(
         self, path: Path, on_rows: Any = remind, on_timer: Any = tell, memory_bytes: int = 1 << 20
     ) -> None:
-        source = penstock.from_rows([], schema=INPUT)
+        marked = penstock.from_rows([], schema="user string, at long, ts timestamp").withWatermark(
+            "ts", "0 seconds"
+        )
+        source = marked.select(*INPUT.names)
         node = (
             source.groupBy("user")
             .apply_rows(
@@ -205,3 +209,24 @@ def test_bad_timer_declarations_are_refused() -> None:
         grouped.apply_rows(remind, schema=OUTPUT, on_timer="tell")  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="a state cannot be named 'now'"):
         grouped.apply_rows(remind, schema=OUTPUT, on_timer=tell, state={"now": penstock.ValueState("long")})
+
+
+def test_a_timer_by_event_time_without_a_watermark_is_refused_with_the_fix() -> None:
+    rows = penstock.from_rows([("ann", 10)], schema=INPUT, name="rows")
+    timed = rows.groupBy("user").apply_rows(
+        remind, schema=OUTPUT, name="timed", state={"fired": penstock.ValueState("long")}, on_timer=tell
+    )
+    with pytest.raises(
+        PenstockError, match=r"operator 'timed': a timer by event time.*withWatermark\(...\) before groupBy"
+    ):
+        run(timed)
+
+
+def test_timers_without_on_timer_name_on_timer() -> None:
+    rows = penstock.from_rows([("ann", 10)], schema=INPUT, name="rows")
+    plain = rows.groupBy("user").apply_rows(remind, schema=OUTPUT, name="plain")
+    with pytest.raises(
+        PenstockError,
+        match=r"'set_timer' only where the operator has timers; give apply_rows\(..., on_timer=function\)",
+    ):
+        run(plain)
