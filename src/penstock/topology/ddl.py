@@ -37,6 +37,15 @@ class Parser:
         self.end()
         return fields
 
+    def is_row(self) -> bool:
+        """Whether this reads as columns with names rather than as one type."""
+        (kind, first), (second_kind, second) = (*self.tokens, ("", ""), ("", ""))[:2]
+        named = kind == "quoted" or (kind == "word" and first.lower() != "interval")
+        return named and (second == ":" or second_kind == "quoted" or self._is_word(second_kind, second))
+
+    def _is_word(self, kind: str, token: str) -> bool:
+        return kind == "word" and token.lower() != "collate"
+
     def whole_type(self) -> pa.DataType:
         type_ = self.type()
         self.end()

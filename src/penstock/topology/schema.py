@@ -6,7 +6,7 @@ Reads DDL, Arrow schemas and Spark's StructType. Never imports pyspark: a Struct
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from penstock.errors import DeclarationError
 from penstock.topology.ddl import Parser
 from penstock.topology.types import (
     canonical_field,
+    canonical_type,
     ddl_of,
     named_type,
     require_names,
@@ -39,9 +40,9 @@ def parse_schema(spec: object, what: str = "schema") -> pa.Schema:
         fields = Parser(spec, what).schema()
     elif isinstance(spec, pa.Schema):
         fields = [canonical_field(field, what) for field in spec]
-    elif hasattr(spec, "jsonValue"):
+    elif hasattr(spec, "jsonValue") and not isinstance(spec, type):
         fields = struct_fields(_type_of_json(spec.jsonValue(), what, ""), what)
-    elif hasattr(spec, "simpleString"):
+    elif hasattr(spec, "simpleString") and not isinstance(spec, type):
         fields = struct_fields(Parser(spec.simpleString(), what).whole_type(), what)
     else:
         raise DeclarationError(
@@ -55,6 +56,33 @@ def parse_schema(spec: object, what: str = "schema") -> pa.Schema:
 def parse_type(ddl: str, what: str = "type") -> pa.DataType:
     """Return the Arrow type of one DDL type such as `map<string,array<int>>`."""
     return Parser(ddl, what).whole_type()
+
+
+def parse_any_type(spec: object, what: str) -> pa.DataType:
+    """Return the Arrow type of a declaration: a DDL type, a DDL row such as `a long, b int`, which is a struct, a
+    `pyarrow.DataType` or `pyarrow.Schema`, or a DataType of Spark.
+
+    Raises:
+        DeclarationError: it is none of these, or cannot be carried.
+    """
+    if isinstance(spec, str):
+        parser = Parser(spec, what)
+        return struct_type(parser.schema(), what, "") if parser.is_row() else parser.whole_type()
+    if isinstance(spec, pa.DataType):
+        return canonical_type(spec, what, "")
+    if isinstance(spec, pa.Schema):
+        return struct_type([canonical_field(field, what) for field in spec], what, "")
+    if hasattr(spec, "jsonValue") and not isinstance(spec, type):
+        return _type_of_json(spec.jsonValue(), what, "")
+    called = f"{spec.__name__}, write {spec.__name__}()" if _is_spark_class(spec) else f"{spec!r}"
+    raise DeclarationError(
+        f"{what} takes a DDL type such as 'double', a row such as 'a long, b int', a StructType or another DataType of "
+        f"Spark, or a pyarrow.DataType, not {called}"
+    )
+
+
+def _is_spark_class(spec: object) -> TypeGuard[type]:
+    return isinstance(spec, type) and hasattr(spec, "jsonValue")
 
 
 def fingerprint(schema: pa.Schema) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.topology.schema import parse_type
+from penstock.topology.schema import parse_any_type
 from penstock.topology.types import ddl_of
 
 MAX_STATES: Final = 200
@@ -41,33 +41,38 @@ class StateSpec:
 
 
 class ValueState(StateSpec):
-    """One value per key: `ValueState("double")`."""
+    """One value per key: `ValueState("double")`; of several fields `ValueState("price double, volume int")`, which comes
+    back as a named tuple.
+
+    Args:
+        type: a DDL type or row, a DataType of Spark, StructType among them, or a `pyarrow.DataType`.
+    """
 
     kind = "value"
 
-    def __init__(self, type: str | pa.DataType) -> None:
-        self.value_type = _parsed(type, "ValueState")
+    def __init__(self, type: object) -> None:
+        self.value_type = parse_any_type(type, "ValueState")
 
 
 class ListState(StateSpec):
-    """A list of values per key: `ListState("string")`."""
+    """A list of values per key: `ListState("string")`; types as of `ValueState`."""
 
     kind = "list"
 
-    def __init__(self, type: str | pa.DataType) -> None:
-        self.value_type = _parsed(type, "ListState")
+    def __init__(self, type: object) -> None:
+        self.value_type = parse_any_type(type, "ListState")
 
 
 class MapState(StateSpec):
-    """A map per key: `MapState("long", "struct<price:double,volume:int>")`."""
+    """A map per key: `MapState("long", "price double, volume int")`; types as of `ValueState`."""
 
     kind = "map"
 
-    def __init__(self, key: str | pa.DataType, value: str | pa.DataType) -> None:
-        self.key_type = _parsed(key, "key of MapState")
+    def __init__(self, key: object, value: object) -> None:
+        self.key_type = parse_any_type(key, "key of MapState")
         if pa.types.is_nested(self.key_type):
             raise DeclarationError(f"key of MapState cannot be {ddl_of(self.key_type)}; use {_MAP_KEYS}")
-        self.value_type = _parsed(value, "value of MapState")
+        self.value_type = parse_any_type(value, "value of MapState")
 
     def identity(self) -> dict[str, object]:
         return {"kind": self.kind, "key": ddl_of(self.key_type), "value": ddl_of(self.value_type)}
@@ -76,13 +81,18 @@ class MapState(StateSpec):
         return f"MapState({ddl_of(self.key_type)!r}, {ddl_of(self.value_type)!r})"
 
 
-def check_states(states: Mapping[str, Any], operator: str) -> dict[str, StateSpec]:
+def check_states(states: object, operator: str) -> dict[str, StateSpec]:
     """Return an operator's declared states, in order.
 
     Raises:
         DeclarationError: a name cannot be an attribute or is taken, a declaration is no state, or there are
             too many.
     """
+    if not isinstance(states, Mapping):
+        raise DeclarationError(
+            f"operator {operator!r}: states are declared by name, such as {{'seen': penstock.ValueState('long')}}, not "
+            f"{states!r}"
+        )
     if len(states) > MAX_STATES:
         raise DeclarationError(
             f"operator {operator!r} has {len(states)} states; at most {MAX_STATES} are possible"
@@ -116,7 +126,3 @@ def check_timer_function(function: object, states: Mapping[str, Any], operator: 
         raise DeclarationError(
             f"operator {operator!r}: with on_timer a state cannot be named {taken[0]!r}; choose another name"
         )
-
-
-def _parsed(type_: str | pa.DataType, what: str) -> pa.DataType:
-    return parse_type(type_ if isinstance(type_, str) else ddl_of(type_), what)
