@@ -14,6 +14,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.topology.expressions import refuse_expression
 
 MAX_TOP_N = 10_000
 
@@ -112,8 +113,8 @@ def output_schema(
 
 
 def count(column: str | None = None) -> Aggregate:
-    """Count rows, or with a column the rows in which it is not null."""
-    if column is None:
+    """Count rows, with nothing or "*"; with a column the rows in which it is not null."""
+    if column is None or (isinstance(column, str) and column == "*"):
         return Aggregate(AggregateKind.COUNT_ROWS, name="count")
     return _of(AggregateKind.COUNT, column)
 
@@ -165,7 +166,7 @@ def _of(kind: AggregateKind, column: str) -> Aggregate:
 
 def _require_name(kind: AggregateKind, column: object) -> None:
     if not isinstance(column, str) or not column:
-        raise DeclarationError(f"{kind.value}(...) takes the name of a column, not {column!r}")
+        refuse_expression(f"penstock.{kind.value}", column, f"{kind.value}(...)")
 
 
 # ---------------------------------------------------------------------------------------------- type rules

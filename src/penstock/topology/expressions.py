@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError
-from penstock.topology.schema import parse_type
+from penstock.topology.arithmetic import divide, remainder
+from penstock.topology.casting import cast_values
+from penstock.topology.schema import parse_any_type
+from penstock.topology.substitutes import COLUMN, refuse_missing
 
 Values: TypeAlias = Any
 """What an expression computes: an Arrow array, chunked or not, or a scalar that stands for every row."""
+_NO_KERNEL = re.compile(r"has no kernel matching input types \((.*)\)")
+_NO_CAST = re.compile(r"Unsupported cast from (.*) to (.*?)(?: using function| \(no available|$)")
+_NO_FIELD = re.compile(r"No match for FieldRef.Name\((.*?)\) in (.*)")
 _LITERALS = (bool, int, float, str, bytes, decimal.Decimal, dt.date, dt.datetime, dt.timedelta)
 
 
@@ -31,22 +38,22 @@ class Column:
     text: str
     """How it reads, and the name of its column when it is not given another one."""
     compute: Callable[[pa.Table], Values]
-    columns: tuple[str, ...] = ()
+    _columns: tuple[str, ...] = ()
     """Columns that it reads."""
-    named: bool = False
+    _named: bool = False
     """Whether the name was given by `alias` or is that of a column."""
 
     # -- names and types ----------------------------------------------------------------------------------------------
 
     def alias(self, name: str) -> Column:
         """Name the result."""
-        return Column(name, self.compute, self.columns, True)
+        return Column(name, self.compute, self._columns, True)
 
     def cast(self, dataType: Any) -> Column:
-        """Convert to another type; a value that does not fit is an error."""
-        ddl = dataType if isinstance(dataType, str) else dataType.simpleString()  # a DataType of Spark
-        target = parse_type(ddl, f"cast of {self.text}")
-        return _call(f"CAST({self.text} AS {target})", lambda value: pc.cast(value, target), self)
+        """Convert to another type, given as DDL, as a DataType of Spark or as a `pyarrow.DataType`; a value that does not
+        fit is an error."""
+        target = parse_any_type(dataType, f"cast of {self.text}")
+        return _call(f"CAST({self.text} AS {target})", lambda value: cast_values(value, target), self)
 
     astype = cast
 
@@ -71,16 +78,16 @@ class Column:
         return _binary("*", pc.multiply_checked, other, self)
 
     def __truediv__(self, other: object) -> Column:
-        return _binary("/", _divide, self, other)
+        return _binary("/", divide, self, other)
 
     def __rtruediv__(self, other: object) -> Column:
-        return _binary("/", _divide, other, self)
+        return _binary("/", divide, other, self)
 
     def __mod__(self, other: object) -> Column:
-        return _binary("%", _remainder, self, other)
+        return _binary("%", remainder, self, other)
 
     def __rmod__(self, other: object) -> Column:
-        return _binary("%", _remainder, other, self)
+        return _binary("%", remainder, other, self)
 
     def __neg__(self) -> Column:
         return _call(f"(- {self.text})", pc.negate_checked, self)
@@ -124,9 +131,11 @@ class Column:
         return _call(f"({self.text} IN ({', '.join(map(repr, given))}))", compute, self)
 
     def isNull(self) -> Column:
+        """Whether there is no value."""
         return _call(f"({self.text} IS NULL)", pc.is_null, self)
 
     def isNotNull(self) -> Column:
+        """Whether there is a value."""
         return _call(f"({self.text} IS NOT NULL)", pc.is_valid, self)
 
     # -- logic --------------------------------------------------------------------------------------------------------
@@ -157,12 +166,15 @@ class Column:
     # -- strings ------------------------------------------------------------------------------------------------------
 
     def startswith(self, other: str) -> Column:
+        """Whether a string begins with another."""
         return _call(f"startswith({self.text}, {other!r})", lambda value: pc.starts_with(value, other), self)
 
     def endswith(self, other: str) -> Column:
+        """Whether a string ends with another."""
         return _call(f"endswith({self.text}, {other!r})", lambda value: pc.ends_with(value, other), self)
 
     def contains(self, other: str) -> Column:
+        """Whether another string stands in a string."""
         return _call(
             f"contains({self.text}, {other!r})", lambda value: pc.match_substring(value, other), self
         )
@@ -187,6 +199,11 @@ class Column:
     def __repr__(self) -> str:
         return f"Column<{self.text}>"
 
+    if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_missing(self, name, COLUMN)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Case(Column):
@@ -199,6 +216,7 @@ class Case(Column):
         return _case((*self.branches, (_as_column(condition), _as_column(value))), None)
 
     def otherwise(self, value: object) -> Column:
+        """The value where no condition holds; null where it is not given."""
         return _case(self.branches, _as_column(value))
 
 
@@ -215,7 +233,12 @@ def lit(value: object) -> Column:
         return value
     if value is not None and not isinstance(value, _LITERALS):
         raise DeclarationError(f"lit(...) takes a plain value, not {_describe(value)}.")
-    scalar = pa.scalar(value)
+    try:
+        scalar = pa.scalar(value)
+    except (OverflowError, pa.ArrowException):
+        raise DeclarationError(
+            f"lit({value!r}) is outside what a column holds; whole numbers have 64 bits, a decimal.Decimal has 38 digits."
+        ) from None
     return Column("NULL" if value is None else repr(value), lambda table: scalar)
 
 
@@ -274,18 +297,31 @@ def type_of(expression: Column, schema: pa.Schema, where: str) -> pa.DataType:
     Raises:
         DeclarationError: a column is unknown, or the expression does not fit the types; names the place.
     """
-    for name in expression.columns:
+    for name in expression._columns:
         if name not in schema.names:
-            raise DeclarationError(
-                f"{where}: there is no column '{name}'{nearest(name, schema.names)}; it has {', '.join(schema.names)}."
-            )
+            known = f"{nearest(name, schema.names)}; it has {', '.join(schema.names)}"
+            sql = "" if name.isidentifier() else "; SQL text is not taken, write penstock.col(...)"
+            raise DeclarationError(f"{where}: there is no column '{name}'{known}{sql}.")
     try:
         return evaluate(expression, schema.empty_table()).type
     except (pa.ArrowException, TypeError, ValueError) as error:
-        told = str(error).splitlines()[0]
-        raise DeclarationError(
-            f"{where}: {expression.text} does not fit the types of its columns: {told}"
-        ) from error
+        raise DeclarationError(f"{where}: {expression.text} {explain(error)}") from error
+
+
+def explain(error: Exception) -> str:
+    """Say why an expression cannot be computed, in words of columns and types rather than of Arrow's functions."""
+    told = str(error).splitlines()[0]
+    if found := _NO_KERNEL.search(told):
+        types = found[1].split(", ")
+        listed = " and ".join(types) if len(types) <= 2 else ", ".join(types)
+        return f"cannot be computed of {listed}; convert with .cast(...)."
+    if found := _NO_CAST.search(told):
+        return f"cannot be computed: there is no cast from {found[1]} to {found[2]}."
+    if "divide by zero" in told:
+        return "divides by zero; leave such rows out with filter(...) before."
+    if found := _NO_FIELD.search(told):
+        return f"cannot be computed: there is no field '{found[1]}' in {found[2]}."
+    return f"cannot be computed: {told.rstrip('.')}."
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
@@ -294,6 +330,30 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
     close = difflib.get_close_matches(name, names, 1)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def plain_name(given: object) -> str | None:
+    """Return the column that an expression, ours or Spark's, only names; None where it is more than that."""
+    if isinstance(given, Column):
+        return given.text if given._named and given._columns == (given.text,) else None
+    if type(given).__module__.startswith("pyspark.sql"):
+        found = re.fullmatch(r"Column<'(\w+)'>", repr(given))
+        return found[1] if found else None
+    return None
+
+
+def refuse_expression(what: str, given: object, where: str) -> NoReturn:
+    """Raise the error of an expression where only the name of a column can stand.
+
+    Args:
+        what: the method, for the form to write.
+    """
+    name = plain_name(given)
+    if name is not None:
+        raise DeclarationError(f'{where} takes the name of a column, not {given!r}; write {what}("{name}").')
+    computed = isinstance(given, Column) or type(given).__module__.startswith("pyspark.sql")
+    fix = f'; compute it first with withColumn("name", ...) and write {what}("name")' if computed else ""
+    raise DeclarationError(f"{where} takes the name of a column, not {given!r}{fix}.")
 
 
 def _as_column(given: object) -> Column:
@@ -307,7 +367,7 @@ def _describe(given: object) -> str:
 
 
 def _call(text: str, compute: Callable[..., Any], *given: Column) -> Column:
-    columns = tuple(dict.fromkeys(name for one in given for name in one.columns))
+    columns = tuple(dict.fromkeys(name for one in given for name in one._columns))
     return Column(text, lambda table: compute(*(one.compute(table) for one in given)), columns)
 
 
@@ -316,32 +376,11 @@ def _binary(sign: str, compute: Callable[[Any, Any], Any], left: object, right: 
     return _call(f"({first.text} {sign} {second.text})", compute, first, second)
 
 
-def _divide(left: Values, right: Values) -> Values:
-    """Divide as Spark does: integers give a double, and a zero below is an error."""
-    if not pa.types.is_decimal(left.type) and not pa.types.is_decimal(right.type):
-        left, right = pc.cast(left, pa.float64()), pc.cast(right, pa.float64())
-    if pc.any(pc.equal(right, pa.scalar(0, right.type))).as_py():
-        raise pa.ArrowInvalid("divide by zero")
-    return pc.divide_checked(left, right)
-
-
-def _remainder(left: Values, right: Values) -> Values:
-    """The remainder with the sign of the dividend, as in SQL."""
-    if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
-        left, right = pc.cast(left, pa.float64()), pc.cast(right, pa.float64())
-    if pc.any(pc.equal(right, pa.scalar(0, right.type))).as_py():
-        raise pa.ArrowInvalid("divide by zero")
-    quotient = pc.divide_checked(left, right)
-    if pa.types.is_floating(quotient.type):
-        quotient = pc.trunc(quotient)
-    return pc.subtract_checked(left, pc.multiply_checked(quotient, right))
-
-
 def _case(branches: tuple[tuple[Column, Column], ...], otherwise: Column | None) -> Case:
     text = " ".join(f"WHEN {condition.text} THEN {value.text}" for condition, value in branches)
     tail = f" ELSE {otherwise.text}" if otherwise is not None else ""
     given = [one for pair in branches for one in pair] + ([otherwise] if otherwise is not None else [])
-    columns = tuple(dict.fromkeys(name for one in given for name in one.columns))
+    columns = tuple(dict.fromkeys(name for one in given for name in one._columns))
 
     def compute(table: pa.Table) -> Values:
         found = otherwise.compute(table) if otherwise is not None else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.topology.aggregates import Aggregate, count, output_schema
+from penstock.topology.aggregates import Aggregate, output_schema
+from penstock.topology.functions import check_function
 from penstock.topology.nodes import (
     DEFAULT_SHARDS,
     Node,
@@ -18,11 +19,13 @@ from penstock.topology.nodes import (
 )
 from penstock.topology.processor_streams import ProcessorMethods
 from penstock.topology.schema import parse_schema
+from penstock.topology.shorthand import AggregateMethods
 from penstock.topology.states import StateSpec, check_states, check_timer_function
 from penstock.topology.stream import Stream, checked_stream
+from penstock.topology.substitutes import GROUPED, refuse_missing
 
 
-class GroupedStream(ProcessorMethods):
+class GroupedStream(ProcessorMethods, AggregateMethods):
     """Keyed rows, waiting for an operator."""
 
     def __init__(self, node: Node, keys: tuple[str, ...]) -> None:
@@ -48,10 +51,6 @@ class GroupedStream(ProcessorMethods):
         operator = operator_name(name, "agg", self._keys)
         schema = output_schema(aggregates, self._keys, self._node.schema, operator)
         return self._operator(operator, "aggregate", schema, shards, cores, aggregates=tuple(aggregates))
-
-    def count(self, name: str | None = None) -> Stream:
-        """Count the rows of each key."""
-        return self.agg(count(), name=name)
 
     def apply_rows(
         self,
@@ -81,11 +80,12 @@ class GroupedStream(ProcessorMethods):
             on_error: "fail" ends the query when the function raises; "dead_letter" takes back what the call changed
                 in the key's state, puts a row out on `dead_letters` of the returned stream, and goes on.
         """
-        more: dict[str, Any] = {"dead_letters": check_on_error(on_error, "apply_rows(...)")}
+        operator = self._checked("apply_rows", function, ("key", "rows", "state"), name)
+        more: dict[str, Any] = {"dead_letters": check_on_error(on_error, f"operator '{operator}'")}
         if on_timer is not None:
-            check_timer_function(on_timer, state or {}, name or "apply_rows(...)")
+            check_timer_function(on_timer, state or {}, operator)
             more["on_timer"] = on_timer
-        return self._function("rows", function, schema, state, name, shards, cores, more)
+        return self._function("rows", function, schema, state, operator, shards, cores, more)
 
     def with_broadcast(self, other: Stream) -> BroadcastStream:
         """Give every shard all rows of another stream beside the rows of its keys.
@@ -108,7 +108,8 @@ class GroupedStream(ProcessorMethods):
     ) -> Stream:
         """Call `function(table, state)` once per shard and epoch with an Arrow table of the shard's rows; it
         returns an Arrow table."""
-        return self._function("arrow", function, schema, state, name, shards, cores)
+        operator = self._checked("apply_arrow", function, ("table", "state"), name)
+        return self._function("arrow", function, schema, state, operator, shards, cores)
 
     def cogroup(self, other: GroupedStream) -> CogroupedStream:
         """Bring the rows of two streams together by key; the key columns go by position and must have the same types.
@@ -118,7 +119,7 @@ class GroupedStream(ProcessorMethods):
         """
         where = f"cogroup(...) of '{self._node.name}'"
         if not isinstance(other, GroupedStream):
-            raise DeclarationError(f"{where} takes another groupBy(...), not {other!r}.")
+            raise DeclarationError(f"{where} takes another groupBy(...), not {_shown(other)}.")
         mine = [self._node.schema.field(name).type for name in self._keys]
         theirs = [other._node.schema.field(name).type for name in other._keys]
         if mine != theirs:
@@ -128,25 +129,35 @@ class GroupedStream(ProcessorMethods):
             )
         return CogroupedStream(self, other)
 
+    def _checked(
+        self, what: str, function: Any, parameters: Sequence[str], name: str | None, default: str = ""
+    ) -> str:
+        """Return the name of an operator after checking its function."""
+        check_function(function, parameters, function_place(what, name, self._node))
+        made = getattr(function, "__name__", default or what.removeprefix("apply_"))
+        return operator_name(name, made, self._keys)
+
     def _function(
         self,
         kind: str,
         function: Callable[..., Any],
         schema: object,
         state: Mapping[str, StateSpec] | None,
-        name: str | None,
+        operator: str,
         shards: int,
         cores: int | None,
         more: Mapping[str, Any] | None = None,
     ) -> Stream:
-        if not callable(function):
-            raise DeclarationError(f"apply_{kind}(...) takes a function, not {function!r}.")
-        operator = operator_name(name, getattr(function, "__name__", kind), self._keys)
         states = check_states(state or {}, operator)
         parsed = parse_schema(schema, f"schema of operator '{operator}'")
         return self._operator(
             operator, kind, parsed, shards, cores, function=function, states=states, **(more or {})
         )
+
+    if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_missing(self, name, GROUPED)
 
     def _operator(
         self, name: str, kind: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any
@@ -154,6 +165,19 @@ class GroupedStream(ProcessorMethods):
         check_size(name, shards, cores)
         inputs = more.pop("inputs", (self._node,))
         return Stream(Node(name, kind, schema, inputs, self._keys, shards, cores, **more))
+
+
+def function_place(what: str, name: str | None, node: Node) -> str:
+    """Return how messages name the call that a function is given to."""
+    return f"operator '{name}': {what}(...)" if name is not None else f"{what}(...) after '{node.name}'"
+
+
+def _shown(given: object) -> str:
+    if type(given).__module__.startswith("pyspark.sql"):
+        return "a groupBy of Spark; write penstock.from_dataframe(df).groupBy(...)"
+    if isinstance(given, Stream):
+        return "a stream without keys; call groupBy(...) on it"
+    return repr(given)
 
 
 class CogroupedStream:
@@ -182,10 +206,10 @@ class CogroupedStream:
         Args:
             schema, state, name, shards, cores, on_error: as of `GroupedStream.apply_rows`.
         """
-        keys, right = self._left._keys, self._right
-        if not callable(function):
-            raise DeclarationError(f"apply_rows(...) takes a function, not {function!r}.")
-        operator = operator_name(name, getattr(function, "__name__", "cogrouped"), keys)
+        right = self._right
+        operator = self._left._checked(
+            "apply_rows", function, ("key", "left rows", "right rows", "state"), name, "cogrouped"
+        )
         return self._left._operator(
             operator,
             "cogrouped",
@@ -196,7 +220,7 @@ class CogroupedStream:
             right_keys=right._keys,
             function=function,
             states=check_states(state or {}, operator),
-            dead_letters=check_on_error(on_error, "apply_rows(...)"),
+            dead_letters=check_on_error(on_error, f"operator '{operator}'"),
         )
 
 
@@ -230,10 +254,10 @@ class BroadcastStream:
             shared: the states that broadcast rows are kept in, declared as `state` is; `function` reads them.
             schema, state, name, shards, cores, on_error: as of `GroupedStream.apply_rows`.
         """
-        for given, what in ((function, "a function"), (on_broadcast, "on_broadcast=, a function")):
-            if not callable(given):
-                raise DeclarationError(f"apply_rows(...) takes {what}, not {given!r}.")
-        operator = operator_name(name, getattr(function, "__name__", "broadcast"), self._keyed._keys)
+        operator = self._keyed._checked(
+            "apply_rows", function, ("key", "rows", "state", "shared"), name, "broadcast"
+        )
+        check_function(on_broadcast, ("rows", "shared"), f"operator '{operator}': on_broadcast")
         return self._keyed._operator(
             operator,
             "broadcast",
@@ -245,5 +269,5 @@ class BroadcastStream:
             states=check_states(state or {}, operator),
             on_broadcast=on_broadcast,
             shared=check_states(shared, operator),
-            dead_letters=check_on_error(on_error, "apply_rows(...)"),
+            dead_letters=check_on_error(on_error, f"operator '{operator}'"),
         )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from penstock.errors import DeclarationError
+from penstock.topology.expressions import Column, refuse_expression
 
 _KEY_TYPES = (
     kinds.is_boolean,
@@ -38,7 +39,13 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: st
     names: list[str] = []
     for column in columns:
         if not isinstance(column, str):
-            raise DeclarationError(f"groupBy(...) on '{producer}' takes column names, not {column!r}.")
+            where = f"groupBy(...) on '{producer}'"
+            if "window" in repr(column) and not isinstance(column, Column):
+                raise DeclarationError(
+                    f'{where} takes no window of Spark; write penstock.window("ts", "5 minutes") or '
+                    'penstock.session_window("ts", "5 minutes").'
+                )
+            refuse_expression("groupBy", column, where)
         if column not in schema.names:
             near = difflib.get_close_matches(column, schema.names, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else "."

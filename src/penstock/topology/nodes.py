@@ -181,12 +181,6 @@ def operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
     return check_name(made or "operator", "operator")
 
 
-def checked_callable(function: Callable[..., Any], where: str) -> Callable[..., Any]:
-    if not callable(function):
-        raise DeclarationError(f"{where} takes a function, not {function!r}.")
-    return function
-
-
 def shown(schema: pa.Schema) -> str:
     """Return a schema for an error."""
     return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"

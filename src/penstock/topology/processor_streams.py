@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.topology import processors
+from penstock.topology.functions import check_function
 from penstock.topology.processors import DeclaredState, Flavour, Processor
 from penstock.topology.schema import parse_schema
 from penstock.topology.types import ddl_of
@@ -105,8 +106,7 @@ class ProcessorMethods:
                 `pyspark.sql.streaming.state.GroupState`.
             name, shards, cores: as of `transformWithState`.
         """
-        if not callable(func):
-            raise DeclarationError(f"applyInPandasWithState(...) takes a function, not {func!r}.")
+        check_function(func, ("key", "frames", "state"), "applyInPandasWithState(...)")
         operator = self._named(name, getattr(func, "__name__", "func"))
         mode = processors.check_modes(
             "applyInPandasWithState", operator, outputMode, timeoutConf, processors.TIMEOUTS

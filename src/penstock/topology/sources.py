@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError, OperatorError
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.functions import check_function
 from penstock.topology.nodes import (
     AT_ONCE_PER_S,
     Node,
@@ -40,23 +44,28 @@ def generate(
         limit: number of rows after which the source ends.
     """
     check_name(name, "source")
-    if not callable(function):
-        raise DeclarationError(
-            f"source '{name}': generate(...) takes a function (offset, count), not {function!r}."
-        )
-    steps = (
-        ((0.0, float(rate)),)
-        if isinstance(rate, int | float)
-        else tuple((float(s), float(r)) for s, r in rate)
-    )
-    if not steps or any(seconds < 0 or per_s < 0 for seconds, per_s in steps):
-        raise DeclarationError(
-            f"source '{name}': rate must be rows per second or (seconds, rows per second) steps, not {rate!r}."
-        )
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
+    check_function(function, ("offset", "count"), f"source '{name}': generate(...)")
+    steps = _read_rate(rate, name)
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise DeclarationError(f"source '{name}': limit must be a number of rows, not {limit!r}.")
     parsed = parse_schema(schema, f"schema of source '{name}'")
     return Stream(Node(name, "generate", parsed, function=function, rate=steps, limit=limit))
+
+
+def _read_rate(rate: object, name: str) -> tuple[tuple[float, float], ...]:
+    given = rate if isinstance(rate, list | tuple) else [(0, rate)]
+    pairs = all(isinstance(step, list | tuple) and len(step) == 2 for step in given)
+    amounts: list[Any] = [amount for step in given for amount in step] if pairs else []
+    if not amounts or not all(map(_is_amount, amounts)):
+        raise DeclarationError(
+            f"source '{name}': rate must be rows per second, or a list of (seconds, rows per second) steps, not {rate!r}."
+        )
+    return tuple((float(amounts[at]), float(amounts[at + 1])) for at in range(0, len(amounts), 2))
+
+
+def _is_amount(given: object) -> bool:
+    number = isinstance(given, numbers.Real) and not isinstance(given, bool)
+    return number and math.isfinite(given) and given >= 0  # type: ignore[arg-type, operator]
 
 
 def from_rows(rows: object, *, schema: object = None, name: str = "source") -> Stream:
@@ -106,4 +115,9 @@ def _table_of(rows: object, schema: object, name: str) -> pa.Table:
     try:
         return pa.Table.from_batches([rows_to_batch(list(rows), wanted, name)], wanted)
     except OperatorError as error:
-        raise DeclarationError(f"source '{name}': its rows do not fit its schema: {error}") from error
+        told = (
+            str(error)
+            .replace(f"operator {name!r} returned", "from_rows(...) was given")
+            .replace("return a", "give a")
+        )
+        raise DeclarationError(f"source '{name}': its rows do not fit its schema: {told}") from error

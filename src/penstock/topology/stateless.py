@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError, OperatorError
 from penstock.topology.batches import rows_to_batch
-from penstock.topology.expressions import Column, as_expression, evaluate, type_of
+from penstock.topology.durations import parse_duration
+from penstock.topology.expressions import Column, as_expression, evaluate, explain, type_of
 from penstock.topology.rows import batch_to_rows, row_class
 
 
@@ -186,9 +187,35 @@ def filter_step(where: str, condition: object, schema: pa.Schema) -> Filter:
     return Filter(where, column, schema)
 
 
+def watermark_step(
+    where: str, column: str, delay: object, idle_after: object, schema: pa.Schema
+) -> Watermark:
+    """Declare a watermark.
+
+    Raises:
+        DeclarationError: no such column, or none of type timestamp; no duration, or a negative one.
+    """
+    if column not in schema.names:
+        raise DeclarationError(
+            f"{where}: there is no column {column!r}; there are {', '.join(schema.names)}."
+        )
+    found = schema.field(column).type
+    if not pa.types.is_timestamp(found):
+        raise DeclarationError(
+            f"{where}: column '{column}' is of type {found}, and event time is a timestamp; cast it with "
+            f"withColumn('{column}', col('{column}').cast('timestamp'))."
+        )
+    delay_us = parse_duration(delay, where)
+    idle_us = None if idle_after is None else parse_duration(idle_after, where)
+    if delay_us < 0 or (idle_us is not None and idle_us <= 0):
+        raise DeclarationError(f"{where}: a delay is not negative, and a time until idle is positive.")
+    idle_s = None if idle_us is None else idle_us / 1e6
+    return Watermark(where, column, delay_us, schema, idle_s)
+
+
 def _nullable(column: Column, schema: pa.Schema) -> bool:
     """Whether a column may be null: only one that is taken over as it is keeps saying that it is not."""
-    plain = column.columns == (column.text,) and column.named
+    plain = column._columns == (column.text,) and column._named
     return schema.field(column.text).nullable if plain else True
 
 
@@ -196,6 +223,4 @@ def _computed(where: str, column: Column, table: pa.Table) -> pa.ChunkedArray:
     try:
         return evaluate(column, table)
     except (pa.ArrowException, ValueError) as error:
-        raise OperatorError(
-            f"{where}: {column.text} cannot be computed: {str(error).splitlines()[0]}"
-        ) from error
+        raise OperatorError(f"{where}: {column.text} {explain(error)}") from error

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.topology.functions import check_function
 from penstock.topology.schema import parse_any_type
 from penstock.topology.types import ddl_of
 
@@ -115,12 +116,9 @@ def check_timer_function(function: object, states: Mapping[str, Any], operator: 
     """Check what is given as on_timer.
 
     Raises:
-        DeclarationError: it is no function, or a state has the name of something that timers need.
+        DeclarationError: it is no function of (key, time, state), or a state has the name of something that timers need.
     """
-    if not callable(function):
-        raise DeclarationError(
-            f"operator {operator!r}: on_timer takes a function (key, time, state), not {function!r}"
-        )
+    check_function(function, ("key", "time", "state"), f"operator {operator!r}: on_timer")
     taken = sorted(TIMER_NAMES & set(states))
     if taken:
         raise DeclarationError(

@@ -6,15 +6,15 @@ that makes it, with the operator's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.topology.durations import parse_duration
-from penstock.topology.expressions import as_expression
+from penstock.topology.expressions import Column, as_expression, nearest, refuse_expression
 from penstock.topology.expressions import col as column
+from penstock.topology.functions import check_function
 from penstock.topology.keytypes import check_key_columns
 from penstock.topology.nodes import (
     DEAD_LETTERS,
@@ -22,7 +22,6 @@ from penstock.topology.nodes import (
     Node,
     check_name,
     check_size,
-    checked_callable,
     shown,
 )
 from penstock.topology.schema import parse_schema
@@ -34,7 +33,10 @@ from penstock.topology.stateless import (
     filter_step,
     retype_step,
     select_step,
+    watermark_step,
 )
+from penstock.topology.substitutes import STREAM, refuse_missing
+from penstock.topology.types import schema_tree
 from penstock.topology.windows import Window, split_grouping
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Stream:
 
     @property
     def node(self) -> Node:
+        """The part of the topology that makes these rows."""
         return self._node
 
     @property
@@ -61,7 +64,40 @@ class Stream:
 
     @property
     def columns(self) -> list[str]:
+        """Names of the columns, in order."""
         return list(self._node.schema.names)
+
+    def printSchema(self) -> None:
+        """Print names and types of the columns as Spark does."""
+        print(schema_tree(self._node.schema))
+
+    def __getitem__(self, item: Any) -> Any:
+        """Return a column by name or position, the selection of a list of columns, or the rows that fulfil a condition, as
+        in Spark."""
+        if isinstance(item, Column):
+            return self.filter(item)
+        if isinstance(item, list | tuple):
+            return self.select(*item)
+        if isinstance(item, int) and -len(self.columns) <= item < len(self.columns):
+            return column(self.columns[item])
+        if isinstance(item, str) and item in self.columns:
+            return column(item)
+        raise DeclarationError(
+            f"'{self._node.name}' has no column {item!r}{nearest(str(item), self.columns)}; it has "
+            f"{', '.join(self.columns)}."
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise DeclarationError(
+            f"'{self._node.name}' is a stream and cannot be iterated over; use writeStream, or columns for its names."
+        )
+
+    if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("_") and name in self.columns and name not in STREAM:
+                return column(name)
+            return refuse_missing(self, name, STREAM)
 
     @overload
     def groupBy(self, *columns: str) -> GroupedStream: ...  # type: ignore[overload-overlap]
@@ -78,12 +114,15 @@ class Stream:
         Raises:
             DeclarationError: a column is unknown, or of a type that cannot be a key.
         """
+        columns = _flat(columns)
         if any(isinstance(column, Window) for column in columns):
             return self._windowed(columns)
         from penstock.topology.grouped import GroupedStream
 
         names = check_key_columns(self._node.schema, columns, self._node.name)
         return GroupedStream(self._node, names)
+
+    groupby = groupBy
 
     def _windowed(self, columns: Sequence[str | Window]) -> WindowedStream:
         from penstock.topology.windowed import WindowedStream
@@ -103,13 +142,25 @@ class Stream:
 
     def withColumn(self, colName: str, col: object) -> Stream:
         """Add a column, or replace the one of that name."""
-        expression = as_expression(col, self._where("withColumn"))
-        kept: list[object] = [name for name in self.columns if name != colName]
-        if colName in self.columns:
-            kept.insert(self.columns.index(colName), expression.alias(colName))
-        else:
-            kept.append(expression.alias(colName))
-        return self._step(select_step(self._where("withColumn"), kept, self._node.schema))
+        return self._with_columns("withColumn", {colName: col})
+
+    def withColumns(self, colsMap: Mapping[str, object]) -> Stream:
+        """Add columns, or replace those of the names; all are computed of the columns there are before."""
+        if not isinstance(colsMap, Mapping) or not colsMap:
+            raise DeclarationError(
+                f"{self._where('withColumns')} takes expressions by name, such as {{'fee': penstock.col('price') * 0.01}}, "
+                f"not {colsMap!r}."
+            )
+        return self._with_columns("withColumns", colsMap)
+
+    def _with_columns(self, what: str, given: Mapping[str, object]) -> Stream:
+        where = self._where(what)
+        for name in given:
+            if not isinstance(name, str) or not name:
+                raise DeclarationError(f"{where} takes the name of a column first, not {name!r}.")
+        made = {name: as_expression(one, where).alias(name) for name, one in given.items()}
+        kept: list[object] = [made.pop(name, name) for name in self.columns]
+        return self._step(select_step(where, [*kept, *made.values()], self._node.schema))
 
     def withColumnRenamed(self, existing: str, new: str) -> Stream:
         """Rename a column; does nothing where there is none of that name, as in Spark."""
@@ -120,6 +171,9 @@ class Stream:
 
     def drop(self, *cols: str) -> Stream:
         """Leave columns out; names that are not there are passed over, as in Spark."""
+        for one in cols:
+            if not isinstance(one, str):
+                refuse_expression("drop", one, self._where("drop"))
         kept = [name for name in self.columns if name not in cols]
         return self._step(select_step(self._where("drop"), kept, self._node.schema))
 
@@ -198,22 +252,7 @@ class Stream:
             DeclarationError: no such column, or none of type timestamp; no duration, or a negative one.
         """
         where = self._where("withWatermark")
-        if eventTime not in self.columns:
-            raise DeclarationError(
-                f"{where}: there is no column {eventTime!r}; there are {', '.join(self.columns)}."
-            )
-        found = self.schema.field(eventTime).type
-        if not pa.types.is_timestamp(found):
-            raise DeclarationError(
-                f"{where}: column '{eventTime}' is of type {found}, and event time is a timestamp; cast it with "
-                f"withColumn('{eventTime}', col('{eventTime}').cast('timestamp'))."
-            )
-        delay_us = parse_duration(delayThreshold, where)
-        idle_us = None if idle_after is None else parse_duration(idle_after, where)
-        if delay_us < 0 or (idle_us is not None and idle_us <= 0):
-            raise DeclarationError(f"{where}: a delay is not negative, and a time until idle is positive.")
-        idle_s = None if idle_us is None else idle_us / 1e6
-        return self._step(Watermark(where, eventTime, delay_us, self.schema, idle_s))
+        return self._step(watermark_step(where, eventTime, delayThreshold, idle_after, self.schema))
 
     def station(
         self,
@@ -306,12 +345,13 @@ class Stream:
         """
         where = self._where("map_arrow")
         parsed = parse_schema(schema, f"schema of {where}")
-        return self._step(MapArrow(where, checked_callable(function, where), parsed))
+        return self._step(MapArrow(where, check_function(function, ("table",), where), parsed))
 
     def _map_rows(self, what: str, function: Callable[[Any], Any], schema: object, flat: bool) -> Stream:
         where = self._where(what)
         parsed = parse_schema(schema, f"schema of {where}")
-        return self._step(MapRows(where, checked_callable(function, where), flat, self._node.schema, parsed))
+        checked = check_function(function, ("row",), where)
+        return self._step(MapRows(where, checked, flat, self._node.schema, parsed))
 
     def _step(self, step: FusedStep) -> Stream:
         return Stream(Node(self._node.name, "stateless", step.schema, (self._node,), step=step))
@@ -334,5 +374,18 @@ class Stream:
 def checked_stream(given: object, where: str) -> Stream:
     """Return a stream, or say that it is none."""
     if not isinstance(given, Stream):
-        raise DeclarationError(f"{where} takes a stream, not {given!r}.")
+        raise DeclarationError(f"{where} takes a stream, not {_shown(given)}.")
     return given
+
+
+def _shown(given: object) -> str:
+    if type(given).__module__.startswith("pyspark.sql") and hasattr(given, "schema"):
+        return "a DataFrame of Spark; write penstock.from_dataframe(df)"
+    return repr(given)
+
+
+def _flat(columns: Sequence[Any]) -> tuple[Any, ...]:
+    """Return columns that were given one by one or as one list."""
+    if len(columns) == 1 and isinstance(columns[0], list | tuple):
+        return tuple(columns[0])
+    return tuple(columns)

@@ -82,6 +82,28 @@ def _ddl_of_field(field: pa.Field, between: str) -> str:
     return f"{name}{between}{ddl_of(field.type)}{'' if field.nullable else ' NOT NULL'}"
 
 
+def schema_tree(schema: pa.Schema) -> str:
+    """Return a schema as the tree that Spark's printSchema prints."""
+    return "\n".join(["root", *(line for field in schema for line in _branch(field, " |"))]) + "\n"
+
+
+def _branch(field: pa.Field, indent: str, nullable: str = "nullable") -> list[str]:
+    type_, deeper = field.type, f"{indent}    |"
+    name = next(iter(re.split(r"[<(]", ddl_of(type_)))) if pa.types.is_nested(type_) else ddl_of(type_)
+    name = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}.get(name, name)
+    lines = [f"{indent}-- {field.name}: {name} ({nullable} = {str(field.nullable).lower()})"]
+    if pa.types.is_struct(type_):
+        return lines + [line for child in type_ for line in _branch(child, deeper)]
+    if pa.types.is_list(type_):
+        element = pa.field("element", type_.value_type)
+        return lines + _branch(element, deeper, "containsNull")
+    if pa.types.is_map(type_):
+        key, value = pa.field("key", type_.key_type), pa.field("value", type_.item_type)
+        line = f"{deeper}-- key: {ddl_of(key.type)}"
+        return [*lines, line, *_branch(value, deeper, "valueContainsNull")]
+    return lines
+
+
 def refuse(what: str, column: str, problem: str) -> NoReturn:
     """Raise DeclarationError for a column of what is declared."""
     raise DeclarationError(f"{what}: column {column!r} {problem}" if column else f"{what} {problem}")

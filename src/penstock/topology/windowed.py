@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.topology.aggregates import Aggregate, count, output_schema
-from penstock.topology.grouped import GroupedStream
+from penstock.topology.aggregates import Aggregate, output_schema
+from penstock.topology.functions import check_function
+from penstock.topology.grouped import GroupedStream, function_place
 from penstock.topology.nodes import DEFAULT_SHARDS, Node, operator_name
 from penstock.topology.schema import parse_schema
+from penstock.topology.shorthand import AggregateMethods
 from penstock.topology.states import StateSpec, check_states
 from penstock.topology.stream import Stream
+from penstock.topology.substitutes import WINDOWED, refuse_missing
 from penstock.topology.windows import Window
 
 
-class WindowedStream:
+class WindowedStream(AggregateMethods):
     """Rows grouped by a window and any number of key columns, waiting for an operator.
 
     The output begins with the grouping columns, in the order given; the window is a struct of `start` and `end`.
@@ -55,10 +58,6 @@ class WindowedStream:
             )
         return self._operator(operator, pa.schema(fields), shards, cores, aggregates=tuple(aggregates))
 
-    def count(self, name: str | None = None) -> Stream:
-        """Count the rows of each window and key."""
-        return self.agg(count(), name=name)
-
     def apply_rows(
         self,
         function: Callable[..., Any],
@@ -78,12 +77,16 @@ class WindowedStream:
                 without the window, so that one window can hand on to the next.
             schema, state, name, shards, cores: as of `GroupedStream.apply_rows`.
         """
-        if not callable(function):
-            raise DeclarationError(f"apply_rows(...) takes a function, not {function!r}.")
+        check_function(function, ("key", "rows", "state"), function_place("apply_rows", name, self._node))
         operator = operator_name(name, getattr(function, "__name__", "rows"), self._names)
         states = check_states(state or {}, operator)
         parsed = parse_schema(schema, f"schema of operator '{operator}'")
         return self._operator(operator, parsed, shards, cores, function=function, states=states)
+
+    if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_missing(self, name, WINDOWED)
 
     def _operator(self, name: str, schema: pa.Schema, shards: int, cores: int | None, **more: Any) -> Stream:
         # Without key columns all windows are in one shard: at any moment most rows belong to one window anyway.

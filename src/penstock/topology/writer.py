@@ -12,11 +12,12 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.topology.functions import check_function
 from penstock.topology.nodes import Node, check_name
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
@@ -28,6 +29,7 @@ from penstock.topology.options import (
 )
 from penstock.topology.output_modes import read_output_mode, resolve_output_mode
 from penstock.topology.stream import Stream
+from penstock.topology.substitutes import WRITER, refuse_missing
 from penstock.topology.triggers import Trigger, read_trigger
 
 FORMATS = ("console", "memory", "noop", "parquet")
@@ -162,8 +164,7 @@ class StreamWriter:
         return self._with_function(ARROW_FUNCTION, func, "table")
 
     def _with_function(self, sink: str, func: Callable[..., Any], what: str) -> StreamWriter:
-        if not callable(func):
-            raise DeclarationError(f"{sink}(...) takes a function ({what}, sink_epoch), not {func!r}.")
+        check_function(func, (what, "sink_epoch"), f"{sink}(...)")
         self._sink, self._function = sink, func
         return self
 
@@ -301,6 +302,11 @@ class StreamWriter:
         )
         self._check_trigger(declared.root)
         return declared
+
+    if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_missing(self, name, WRITER)
 
     def _check_sink(self) -> None:
         if self._partition_by and self._sink != "parquet":

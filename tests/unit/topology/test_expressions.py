@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import coalesce, col, lit, when
 from penstock.topology.expressions import Column, as_expression, evaluate, type_of
+from penstock.topology.schema import parse_type
 
 ROWS = pa.table(
     {
@@ -95,7 +98,10 @@ def test_the_type_is_known_without_rows_and_mistakes_are_named() -> None:
         penstock.DeclarationError, match=r"select: there is no column 'nam' \(did you mean 'name'\?\)"
     ):
         type_of(col("nam"), schema, "select")
-    with pytest.raises(penstock.DeclarationError, match=r"select: \(name > 3\) does not fit"):
+    with pytest.raises(
+        penstock.DeclarationError,
+        match=r"select: \(name > 3\) cannot be computed of string and int64; convert with \.cast\(\.\.\.\)",
+    ):
         type_of(col("name") > 3, schema, "select")
 
 
@@ -115,3 +121,54 @@ def test_a_column_of_spark_is_refused_with_the_hint() -> None:
     Foreign.__module__ = "pyspark.sql.classic.column"
     with pytest.raises(penstock.DeclarationError, match=r"penstock\.col"):
         as_expression(Foreign(), "select(...) after 'source'")
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "target", "found"),
+    [
+        ([3.7, -3.7, None], "double", "int", [3, -3, None]),
+        ([decimal.Decimal("3.70"), decimal.Decimal("-3.70")], "decimal(5,2)", "int", [3, -3]),
+        (
+            [decimal.Decimal("1.25"), decimal.Decimal("-1.25")],
+            "decimal(5,2)",
+            "decimal(5,1)",
+            ["1.3", "-1.3"],
+        ),
+        ([2**60 + 1], "long", "double", [float(2**60 + 1)]),
+        ([" 5 ", "-7"], "string", "int", [5, -7]),
+        (
+            ["2024-01-01", " 2024-01-01 00:00:00 "],
+            "string",
+            "timestamp",
+            [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * 2,
+        ),
+        (
+            ["2024-01-01 02:00:00+02:00", None],
+            "string",
+            "timestamp",
+            [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), None],
+        ),
+        (["2024-01-01T00:00:00Z"], "string", "timestamp", [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]),
+        (["2024-01-01 01:00"], "string", "timestamp_ntz", [dt.datetime(2024, 1, 1, 1)]),
+        ([1704067200], "long", "timestamp", [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]),
+        ([1.5], "double", "timestamp", [dt.datetime(1970, 1, 1, 0, 0, 1, 500000, tzinfo=dt.UTC)]),
+        ([dt.datetime(1969, 12, 31, 23, 59, 59, 500000, tzinfo=dt.UTC)], "timestamp", "long", [-1]),
+        ([dt.datetime(1970, 1, 1, 0, 0, 1, 500000, tzinfo=dt.UTC)], "timestamp", "double", [1.5]),
+    ],
+)
+def test_a_cast_means_what_it_means_in_spark(
+    values: list[Any], source: str, target: str, found: list[Any]
+) -> None:
+    table = pa.table({"c": pa.array(values, parse_type(source))})
+    made = evaluate(col("c").cast(target), table)
+    assert made.type == parse_type(target)
+    assert [str(one) if isinstance(one, decimal.Decimal) else one for one in made.to_pylist()] == found
+
+
+@pytest.mark.parametrize(
+    ("value", "target"),
+    [(1e20, "long"), (float("nan"), "int"), (300.5, "tinyint"), ("3.7", "int"), ("soon", "timestamp")],
+)
+def test_a_cast_of_a_value_that_does_not_fit_is_an_error(value: object, target: str) -> None:
+    with pytest.raises(pa.ArrowInvalid):
+        evaluate(col("c").cast(target), pa.table({"c": [value]}))

@@ -76,7 +76,7 @@ def test_a_broadcast_goes_to_every_shard_and_the_keyed_rows_to_theirs() -> None:
     assert program.stages["rules"].edges[0].deal is Deal.BROADCAST
     assert program.stages["source"].edges[0].keys == ("k",)
     assert program.stages["ruled"].slots == 2
-    with pytest.raises(penstock.DeclarationError, match="on_broadcast=, a function"):
+    with pytest.raises(penstock.DeclarationError, match=r"on_broadcast takes a function \(rows, shared\)"):
         source().groupBy("k").with_broadcast(source("r")).apply_rows(
             echo,
             on_broadcast=3,  # type: ignore[arg-type]
