@@ -117,7 +117,7 @@ def test_a_null_key_names_its_column(spark: SparkSession, tmp_path: Path) -> Non
     text = fail_then_mend(
         spark, tmp_path, apply(number_rows, source), ("'customer'", "1 null"), penstock.OperatorError
     )
-    assert "IS NOT NULL" in text
+    assert "isNotNull()" in text
 
 
 def test_a_function_that_raises_is_named_with_key_and_traceback(spark: SparkSession, tmp_path: Path) -> None:

@@ -74,6 +74,17 @@ def create_meta(disk: Disk, checkpoint: str, program: Program) -> None:
     disk.create_exclusive(path, frame_bytes(FrameKind.META, encode_meta(meta)))
 
 
+def query_of(disk: Disk, checkpoint: str) -> str | None:
+    """Return the id of the query that a checkpoint is of; None where there is no checkpoint yet.
+
+    Raises:
+        CorruptFileError: names the damaged file.
+    """
+    if disk.size(paths.meta(checkpoint)) is None:
+        return None
+    return read_metas(disk, checkpoint).first.query
+
+
 def read_metas(disk: Disk, checkpoint: str) -> Metas:
     """Read every noted topology.
 

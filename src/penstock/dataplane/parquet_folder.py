@@ -133,18 +133,37 @@ class ParquetFolder:
         mine = Owner(FORMAT, self._query, list(self._partition_by))
         if self._disk.create_exclusive(path, msgspec.json.encode(mine)):
             return
-        owner = _decode(self._disk.read(path), Owner, path)
-        if owner.query != self._query:
-            raise CheckpointError(
-                f"The folder {self.path} holds rows of query {owner.query}, and this checkpoint is that of query "
-                f"{self._query}, so rows could be there twice; give another path, or the checkpoint of that query."
-            )
-        if owner.partition_by != mine.partition_by:
-            # A sink epoch that is repeated must find the names that it was given.
-            raise CheckpointError(
-                f"The folder {self.path} is laid out by {owner.partition_by}, and this query partitions by "
-                f"{mine.partition_by}; give the same partitionBy(...), or another path."
-            )
+        check_folder(self.path, self._query, self._partition_by, self._disk)
+
+
+def check_folder(
+    path: str, query: str | None, partition_by: Sequence[str] = (), disk: Disk | None = None
+) -> None:
+    """Refuse a folder that a query cannot add to; writes nothing, so that it can be asked before a checkpoint is made.
+
+    Args:
+        query: id of the query; None where its checkpoint is new.
+
+    Raises:
+        CheckpointError: the folder belongs to another query or a newer release, or has other partitions.
+    """
+    disk = disk or PosixDisk()
+    name = os.path.join(path, HIDDEN, OWNER)
+    if disk.size(name) is None:
+        return
+    owner = _decode(disk.read(name), Owner, name)
+    if owner.query != query:
+        mine = "is new" if query is None else f"is that of query {query}"
+        raise CheckpointError(
+            f"The folder {path} holds rows of query {owner.query}, and this checkpoint {mine}, so rows could be there "
+            "twice; give another path, or the checkpoint of that query."
+        )
+    if owner.partition_by != list(partition_by):
+        # A sink epoch that is repeated must find the names that it was given.
+        raise CheckpointError(
+            f"The folder {path} is laid out by {owner.partition_by}, and this query partitions by "
+            f"{list(partition_by)}; give the same partitionBy(...), or another path."
+        )
 
 
 def read_manifest(path: str, disk: Disk | None = None) -> list[ParquetFile]:

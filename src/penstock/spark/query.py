@@ -36,12 +36,13 @@ from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.listening import announcer
 from penstock.spark.progress import MIN_SPAN_S, Identity, Reading, make_report, take_reading
-from penstock.spark.running import make_way, note_end, remember
+from penstock.spark.running import check_timeout, make_way, note_end, remember
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
 from penstock.spark.showing import Shown, show_html, show_line
 from penstock.spark.sinks import check_sink, make_sinks, sink_settings, with_sink_settings
 from penstock.spark.slots import await_slots, is_local, real_cores
+from penstock.topology.expressions import nearest
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
     EXPORT,
@@ -150,7 +151,9 @@ class Query:
 
         Raises:
             QueryError: the query ended with an error.
+            DeclarationError: the timeout is no number of seconds.
         """
+        check_timeout("awaitTermination", timeout)
         ended = self._over.wait(timeout)
         self._raise()
         return ended if timeout is not None else None
@@ -223,13 +226,22 @@ class Query:
 
         Args:
             since: `time.monotonic()` value, of the last five minutes; ten seconds ago when not given.
+
+        Raises:
+            DeclarationError: the query has no operator of that name.
         """
+        self._check_operator(operator)
         start = time.monotonic() - 10.0 if since is None else since
         found: Latency | None = self._ask(lambda shell: shell.engine.latency[operator].since(start))
         return found
 
     def digests(self, operator: str) -> list[tuple[int, bytes]]:
-        """Return version and digest of every shard of an operator."""
+        """Return version and digest of every shard of an operator.
+
+        Raises:
+            DeclarationError: the query has no operator of that name.
+        """
+        self._check_operator(operator)
         return (
             self._ask(
                 lambda shell: [
@@ -239,6 +251,16 @@ class Query:
             )
             or []
         )
+
+    def _check_operator(self, name: str) -> None:
+        if self._shell is None:
+            return
+        there = list(self._shell.engine.program.stages)
+        if name not in there:
+            raise DeclarationError(
+                f"query {self.name or self.id} has no operator {name!r}{nearest(str(name), there)}; it has "
+                f"{', '.join(there)}."
+            )
 
     def __repr__(self) -> str:
         return show_line(self._shown())
@@ -356,7 +378,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     declared = replace(declared, options=options)
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
     for one in (declared, *declared.also):
-        check_sink(one)
+        check_sink(one, checkpoint)
     settings = Settings(**_settings_of(declared))
     declared = declared.with_root(with_imported(declared.root, PosixDisk(), checkpoint))
     program = compile_program(

@@ -57,8 +57,7 @@ def make_way(name: str | None, checkpoint: str, takeover: bool) -> None:
         takeover: stop such a query first, in order, instead of refusing.
 
     Raises:
-        CheckpointError: a query runs on this checkpoint.
-        DeclarationError: a query of this name runs.
+        CheckpointError: a query of this name or on this checkpoint runs.
     """
     for running in active():
         same_place = running.checkpoint == checkpoint
@@ -70,11 +69,18 @@ def make_way(name: str | None, checkpoint: str, takeover: bool) -> None:
         what = (
             f"query '{running.name}' runs already" if running.name else "a query of this process runs already"
         )
-        error = CheckpointError if same_place else DeclarationError
-        raise error(
+        raise CheckpointError(
             f"{what} on the checkpoint {running.checkpoint}; call penstock.streams.get('{running.id}').stop() to end it, "
             "or start this one with option('takeover', 'true') to stop it first and take its place."
         )
+
+
+def check_timeout(what: str, timeout: object) -> None:
+    """Refuse a time to wait that is no number of seconds."""
+    if timeout is not None and (
+        not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout < 0
+    ):
+        raise DeclarationError(f"{what}(timeout) takes seconds, not {timeout!r}.")
 
 
 def await_any(timeout: float | None) -> bool:

@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from penstock.dataplane.compile import SINK, sink_stage
 from penstock.dataplane.disk import PosixDisk, check_scheme
+from penstock.dataplane.metas import query_of
 from penstock.dataplane.opening import Opened
-from penstock.dataplane.parquet_folder import HIDDEN, ParquetFolder
+from penstock.dataplane.parquet_folder import HIDDEN, ParquetFolder, check_folder
 from penstock.dataplane.program import Program
 from penstock.dataplane.settings import Settings
 from penstock.spark.dataframes import dataframe_of
@@ -68,10 +69,15 @@ def sink_settings(declared: Declared) -> dict[str, Any]:
     }
 
 
-def check_sink(declared: Declared) -> None:
-    """Refuse a place that a sink cannot write to, before anything is opened."""
+def check_sink(declared: Declared, checkpoint: str) -> None:
+    """Refuse a place that a sink cannot write to, before anything is opened or made.
+
+    Raises:
+        CheckpointError: the folder of a Parquet sink is no local one, or belongs to another query than the checkpoint.
+    """
     if declared.sink == "parquet":
-        check_scheme(SINK_PATH.of(declared.options), "The path of the Parquet sink")
+        path = check_scheme(SINK_PATH.of(declared.options), "The path of the Parquet sink")
+        check_folder(path, query_of(PosixDisk(), checkpoint), declared.partition_by)
 
 
 def with_sink_settings(program: Program, further: Sequence[Declared]) -> Program:

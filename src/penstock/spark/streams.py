@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import DeclarationError
 from penstock.spark import running
 from penstock.spark.listening import announcer
 
@@ -36,10 +35,7 @@ class Streams:
             QueryError: a query that has ended did so with an error.
             DeclarationError: the timeout is no positive number.
         """
-        if timeout is not None and (
-            not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout < 0
-        ):
-            raise DeclarationError(f"awaitAnyTermination(timeout) takes seconds, not {timeout!r}.")
+        running.check_timeout("awaitAnyTermination", timeout)
         ended = running.await_any(timeout)
         return ended if timeout is not None else None
 

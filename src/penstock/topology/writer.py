@@ -301,6 +301,7 @@ class StreamWriter:
             further,
         )
         self._check_trigger(declared.root)
+        _check_folders(declared)
         return declared
 
     if not TYPE_CHECKING:  # type checkers are to find what is not there
@@ -343,6 +344,19 @@ def sources_of(node: Node) -> list[Node]:
             seen[id(one)] = one
             ahead.extend(feed.stage for given in one.inputs for feed in given.feeds())
     return [one for one in seen.values() if not one.inputs]
+
+
+def _check_folders(declared: Declared) -> None:
+    """Refuse two sinks in one folder: the names of their files would be the same."""
+    folders: dict[str, str] = {}
+    for one in (declared, *declared.also):
+        if one.sink == "parquet":
+            path = os.path.normpath(SINK_PATH.of(one.options).removeprefix("file:"))
+            if path in folders:
+                raise DeclarationError(
+                    f"two sinks of the query write to the folder {path}; give also({one.name!r}, ...) another path."
+                )
+            folders[path] = path
 
 
 def _unknown_format(given: object) -> str:

@@ -16,6 +16,7 @@ from penstock.dataplane.parquet_folder import (
     FILES_PER_MANIFEST,
     HIDDEN,
     ParquetFolder,
+    check_folder,
     find_damage,
     read_manifest,
 )
@@ -206,3 +207,19 @@ def test_folders_are_named_as_spark_names_them() -> None:
         "s=ä b/d=2024-03-31/b=true": [4],
     }
     assert split_by(table, []) == [("", table)]
+
+
+def test_a_folder_can_be_checked_before_anything_is_made() -> None:
+    disk = sim_disk()
+    check_folder(OUT, None, disk=disk)
+    assert disk.list(OUT) == [], "asking leaves nothing behind"
+    run(disk, set(), 1)
+    check_folder(OUT, QUERY, disk=disk)
+    with pytest.raises(
+        CheckpointError, match=f"holds rows of query {QUERY}, and this checkpoint is new.*another path"
+    ):
+        check_folder(OUT, None, disk=disk)
+    with pytest.raises(CheckpointError, match="this checkpoint is that of query other"):
+        check_folder(OUT, "other", disk=disk)
+    with pytest.raises(CheckpointError, match="give the same partitionBy"):
+        check_folder(OUT, QUERY, ["n"], disk=disk)

@@ -247,7 +247,7 @@ OUT = "id long"
             lambda s: s.map(lambda a, b: a, schema=OUT),
             r"map\(...\) after 'rows' calls its function with \(row\)",
         ),
-        (lambda s: s.flat_map(lambda: [], schema=OUT), r"flat_map\(...\) after 'rows' calls"),
+        (lambda s: s.flat_map(lambda: None, schema=OUT), r"flat_map\(...\) after 'rows' calls"),
         (lambda s: s.map_arrow(lambda: None, schema=OUT), r"with \(table\)"),
         (
             lambda s: s.groupBy("id").apply_rows(lambda k, r, s: None, schema=OUT, on_timer=lambda k: None),

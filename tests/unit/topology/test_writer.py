@@ -220,3 +220,12 @@ def test_a_source_without_an_end_cannot_be_available_now_behind_a_further_sink()
     ends.option("checkpointLocation", "x").trigger(availableNow=True).also("more", endless)
     with pytest.raises(DeclarationError, match=r"source 'numbers' makes rows without an end.*availableNow"):
         ends.declare()
+
+
+def test_two_sinks_do_not_write_to_one_folder() -> None:
+    def files(path: str) -> StreamWriter:
+        return penstock.from_rows([(1,)], schema="n long").writeStream.format("parquet").option("path", path)
+
+    first = files("/out").option("checkpointLocation", "/c")
+    with pytest.raises(DeclarationError, match=r"to the folder /out; give also\('more', ...\) another path"):
+        first.also("more", files("/out/")).declare()

@@ -72,7 +72,7 @@ def require_keys(columns: Sequence[Column], names: Sequence[str], operator: str)
         if column.null_count:
             raise OperatorError(
                 f"operator {operator!r}: key column {name!r} holds {column.null_count} null(s), which are "
-                f'no keys; filter them out before groupBy, e.g. .where("`{name}` IS NOT NULL")'
+                f"no keys; filter them out before groupBy with .filter(penstock.col({name!r}).isNotNull())"
             )
         if pa.types.is_timestamp(column.type) and column.type.unit in ("s", "ms"):
             _require_micros(column, name, operator)

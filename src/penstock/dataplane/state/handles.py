@@ -96,6 +96,7 @@ class ValueHandle:
         self._changed = False
 
     def exists(self) -> bool:
+        """Whether the key has a value."""
         return self._value is not None
 
     def get(self) -> Any:
@@ -103,12 +104,14 @@ class ValueHandle:
         return self._value
 
     def update(self, value: Any) -> None:
+        """Set the value; None is refused."""
         if value is None:
             raise ValueError(f"None is no value of state {self._column.name!r}; call clear() to remove it")
         self._value = value
         self._changed = True
 
     def clear(self) -> None:
+        """Remove the value."""
         self._value = None
         self._changed = True
 
@@ -123,6 +126,7 @@ class CopyingValueHandle(ValueHandle):
     __slots__ = ()
 
     def get(self) -> Any:
+        """Return a copy of the value, None when there is none."""
         return None if self._value is None else self._column.copy(self._value)
 
 
@@ -176,11 +180,13 @@ class MapHandle:
         return iter(self.keys())
 
     def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, or `default`."""
         if key in self._data or (not self._complete and self._find(key)):
             return self._data[key]
         return default
 
     def pop(self, key: Any, default: Any = ABSENT) -> Any:
+        """Remove `key` and return its value; KeyError when it is not there and there is no `default`."""
         if key not in self:
             if default is ABSENT:
                 raise KeyError(key)
@@ -191,6 +197,7 @@ class MapHandle:
         return value
 
     def setdefault(self, key: Any, default: Any) -> Any:
+        """Return the value of `key`, after setting it to `default` when it is not there."""
         if key not in self:
             self[key] = default
         return self._data[key]
@@ -210,6 +217,7 @@ class MapHandle:
         return [(key, self._data[key]) for key in self.keys()]
 
     def exists(self) -> bool:
+        """Whether the map has any element."""
         return len(self) > 0
 
     def getValue(self, key: Any) -> Any:
@@ -217,12 +225,15 @@ class MapHandle:
         return self.get(key)
 
     def containsKey(self, key: Any) -> bool:
+        """Whether `key` is there."""
         return key in self
 
     def updateValue(self, key: Any, value: Any) -> None:
+        """Set the value of `key`."""
         self[key] = value
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:
+        """Go through all (key, value) pairs, in the order of the keys."""
         return iter(self.items())
 
     def removeKey(self, key: Any) -> None:
@@ -230,6 +241,7 @@ class MapHandle:
         self.pop(key, None)
 
     def clear(self) -> None:
+        """Remove all elements."""
         if not self._complete:
             self._load(None)
         for key, value in self._data.items():
@@ -309,9 +321,11 @@ class ListHandle:
         self._changed: dict[int, None] = {}
 
     def exists(self) -> bool:
+        """Whether the list has any element."""
         return len(self) > 0
 
     def get(self) -> Iterator[Any]:
+        """Go through the elements, in order; loads the list."""
         return iter(self)
 
     def put(self, values: Iterable[Any]) -> None:
@@ -322,12 +336,15 @@ class ListHandle:
         self._changed.update(dict.fromkeys(range(max(len(items), len(self._hashes)))))
 
     def appendValue(self, value: Any) -> None:
+        """Add an element at the end; does not load the list."""
         (self._tail if self._items is None else self._items).append(value)
 
     def appendList(self, values: Iterable[Any]) -> None:
+        """Add elements at the end; does not load the list."""
         (self._tail if self._items is None else self._items).extend(values)
 
     def clear(self) -> None:
+        """Remove all elements."""
         self.put(())
 
     def __len__(self) -> int:
