@@ -39,6 +39,8 @@ def cast_values(value: Any, target: pa.DataType) -> Any:
         return _of_seconds(value, target)
     if is_.is_timestamp(source) and (is_.is_integer(target) or is_.is_floating(target)):
         return _seconds_of(value, target)
+    if source != target and (is_.is_duration(source) or is_.is_duration(target)):
+        raise TypeError(f"there is no cast from {source} to {target}; use map_arrow(...)")
     return pc.cast(value, target)
 
 

@@ -14,6 +14,14 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 
+_DAY_TIME = ("day", "hour", "minute", "second")
+_YEAR_MONTH = ("year", "month")
+
+_TYPES_OF_TWO_WORDS = {
+    ("word", "string", "collate"),
+    *(("word", "interval", field) for field in (*_DAY_TIME, *_YEAR_MONTH)),
+}
+
 
 class Parser:
     """Spark's grammar of column lists and types: `name [:] type [NOT NULL] [COMMENT 'text']`, ..."""
@@ -39,12 +47,10 @@ class Parser:
 
     def is_row(self) -> bool:
         """Whether this reads as columns with names rather than as one type."""
-        (kind, first), (second_kind, second) = (*self.tokens, ("", ""), ("", ""))[:2]
-        named = kind == "quoted" or (kind == "word" and first.lower() != "interval")
-        return named and (second == ":" or second_kind == "quoted" or self._is_word(second_kind, second))
-
-    def _is_word(self, kind: str, token: str) -> bool:
-        return kind == "word" and token.lower() != "collate"
+        (kind, first), (after, second) = (*self.tokens, ("", ""), ("", ""))[:2]
+        if kind not in ("word", "quoted") or (kind, first.lower(), second.lower()) in _TYPES_OF_TWO_WORDS:
+            return False
+        return second == ":" or after in ("word", "quoted")
 
     def whole_type(self) -> pa.DataType:
         type_ = self.type()
@@ -86,7 +92,12 @@ class Parser:
             type_ = self.nested(word)
             self.need(">")
             return type_
+        if word == "interval":
+            return named_type(self.interval(), self.what, self.column)
         type_ = named_type(name, self.what, self.column)
+        if word == "time" and self.take("("):
+            self.number()  # digits of a second; all have nine here
+            self.need(")")
         if (
             word == "string"
             and self.take("collate")
@@ -111,6 +122,16 @@ class Parser:
             scale = self.number() if self.take(",") else 0
             self.need(")")
         return decimal_type(precision, scale, self.what, self.column)
+
+    def interval(self) -> str:
+        """Read the fields of an interval type; Spark's days to seconds are one type, years and months another."""
+        first = self.peek()
+        if first not in _DAY_TIME and first not in _YEAR_MONTH:
+            return "interval"
+        self.next("a field")
+        if self.take("to"):
+            self.next("a field")
+        return "interval day to second" if first in _DAY_TIME else "interval year to month"
 
     def number(self) -> int:
         digits = self.next("a number")[1]

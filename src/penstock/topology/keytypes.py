@@ -26,6 +26,11 @@ _KEY_TYPES = (
 )
 
 
+def can_be_key(type_: pa.DataType) -> bool:
+    """Whether values of a type can be keys, of rows or of a map in state."""
+    return any(is_key(type_) for is_key in _KEY_TYPES)
+
+
 def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: str) -> tuple[str, ...]:
     """Return the key columns by name.
 
@@ -55,7 +60,7 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: st
         if column in names:
             raise DeclarationError(f"groupBy on '{producer}' names column '{column}' twice; give it once.")
         type_ = schema.field(column).type
-        if not any(is_key(type_) for is_key in _KEY_TYPES):
+        if not can_be_key(type_):
             raise DeclarationError(
                 f"groupBy: column '{column}' of '{producer}' has type {type_}, which cannot be a key; key by a number, "
                 "string, binary, boolean, date, timestamp or decimal."

@@ -45,6 +45,8 @@ _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
     (pa.types.is_string, str),
     (pa.types.is_binary, bytes),
     (pa.types.is_date32, dt.date),
+    (pa.types.is_time64, dt.time),
+    (pa.types.is_duration, dt.timedelta),
     (pa.types.is_decimal128, decimal.Decimal),
 ]
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.topology.functions import check_function
+from penstock.topology.keytypes import can_be_key
 from penstock.topology.schema import parse_any_type
 from penstock.topology.types import ddl_of
 
@@ -71,7 +72,7 @@ class MapState(StateSpec):
 
     def __init__(self, key: object, value: object) -> None:
         self.key_type = parse_any_type(key, "key of MapState")
-        if pa.types.is_nested(self.key_type):
+        if not can_be_key(self.key_type):
             raise DeclarationError(f"key of MapState cannot be {ddl_of(self.key_type)}; use {_MAP_KEYS}")
         self.value_type = parse_any_type(value, "value of MapState")
 

@@ -31,6 +31,8 @@ ATOMS: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+    "time": pa.time64("ns"),  # as Spark gives it to Arrow
+    "interval day to second": pa.duration("us"),
 }
 SYNONYMS = {
     "byte": "tinyint",
@@ -43,11 +45,11 @@ SYNONYMS = {
     "numeric": "decimal",
 }
 _REFUSED = {
-    "interval": "store a bigint of microseconds",
+    "interval": "use interval day to second",
+    "interval year to month": "store an int of months",
     "void": "give it the type its values will have",
     "null": "give it the type its values will have",
     "variant": "store a string of JSON",
-    "time": "store a bigint of microseconds",
     "char": "use string",
     "character": "use string",
     "varchar": "use string",
@@ -171,6 +173,10 @@ def canonical_type(type_: pa.DataType, what: str, column: str) -> pa.DataType:
         return pa.binary()
     if is_.is_timestamp(type_):
         return ATOMS["timestamp" if type_.tz else "timestamp_ntz"]
+    if is_.is_time(type_):
+        return ATOMS["time"]
+    if is_.is_duration(type_):
+        return ATOMS["interval day to second"]
     if is_.is_list(type_) or is_.is_large_list(type_):
         return pa.list_(canonical_type(type_.value_type, what, column))
     if is_.is_map(type_):

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import pyarrow as pa
-
 from penstock.errors import DeclarationError
+from penstock.topology.file_columns import check_file_columns, partition_columns
 from penstock.topology.functions import check_function
 from penstock.topology.nodes import Node, check_name
 from penstock.topology.options import (
@@ -184,7 +183,7 @@ class StreamWriter:
     def partitionBy(self, *cols: Any) -> StreamWriter:
         """Let the values of columns be folders `column=value` of a Parquet sink."""
         names = cols[0] if len(cols) == 1 and isinstance(cols[0], list | tuple) else cols
-        self._partition_by = _partition_columns(names, self._stream.schema)
+        self._partition_by = partition_columns(names, self._stream.schema)
         return self
 
     def trigger(
@@ -310,6 +309,8 @@ class StreamWriter:
             refuse_missing(self, name, WRITER)
 
     def _check_sink(self) -> None:
+        if self._sink == "parquet":
+            check_file_columns(self._stream.schema)
         if self._partition_by and self._sink != "parquet":
             raise DeclarationError("partitionBy(...) belongs to format('parquet'); leave it out.")
         if self._sink == "memory" and self._name is not None and not _VIEW.match(self._name):
@@ -363,25 +364,3 @@ def _unknown_format(given: object) -> str:
     near = difflib.get_close_matches(str(given).lower(), FORMATS, n=2)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"use one of {', '.join(FORMATS)}."
     return f"sink format {given!r} is unknown; {hint} foreachBatch(function) writes to anything that Spark can write to."
-
-
-def _partition_columns(names: Any, schema: pa.Schema) -> tuple[str, ...]:
-    is_ = pa.types
-    for name in names:
-        if name not in schema.names:
-            near = difflib.get_close_matches(str(name), schema.names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(schema.names)}."
-            raise DeclarationError(f"partitionBy(...): there is no column {name!r}; {hint}")
-        type_ = schema.field(name).type
-        if not (
-            is_.is_integer(type_) or is_.is_string(type_) or is_.is_boolean(type_) or is_.is_date32(type_)
-        ):
-            raise DeclarationError(
-                f"partitionBy(...): column {name!r} has type {type_}, which cannot name folders; use integers, strings, "
-                "booleans or dates."
-            )
-    if len(set(names)) == len(schema.names):
-        raise DeclarationError(
-            "partitionBy(...) takes all columns, so that files would have none; leave one out."
-        )
-    return tuple(dict.fromkeys(names))

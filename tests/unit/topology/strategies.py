@@ -15,6 +15,7 @@ UTC_STAMP = pa.timestamp("us", "UTC")
 _names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
 _whole = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _stamps = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
+_LONG = dt.timedelta(days=106_000_000)  # 64 bits of microseconds hold a little more
 _text = st.text(st.characters(codec="utf-8"), max_size=8)
 ATOMS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     **{type_: st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for type_, bits in _whole.items()},
@@ -26,6 +27,8 @@ ATOMS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.binary(): st.binary(max_size=8),
     pa.date32(): st.dates(),
     pa.timestamp("us"): _stamps,
+    pa.time64("ns"): st.times(),
+    pa.duration("us"): st.timedeltas(-_LONG, _LONG),
     UTC_STAMP: _stamps.map(lambda stamp: stamp.replace(tzinfo=dt.UTC)),
     pa.decimal128(10, 2): st.decimals(-(10**7), 10**7, places=2),
     pa.decimal128(38, 0): st.decimals(-(10**37), 10**37, places=0),
