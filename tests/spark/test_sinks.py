@@ -125,6 +125,19 @@ def test_unsigned_numbers_become_types_that_spark_has(spark: SparkSession, tmp_p
     assert got == [[("a", "smallint"), ("b", "decimal(20,0)")], (255, decimal.Decimal(2**64 - 1))]
 
 
+def test_times_of_day_and_intervals_come_from_spark_and_go_back(spark: SparkSession, tmp_path: Path) -> None:
+    got: list[Any] = []
+    frame = spark.sql(
+        "SELECT 1L AS id, INTERVAL '1 02:03:04.5' DAY TO SECOND AS wait, TIME'09:30:00.25' AS at"
+    )
+    longest = penstock.from_dataframe(frame).groupBy("id").max("wait", "at")
+    writer = longest.writeStream.option("checkpointLocation", tmp_path)
+    finish(writer.foreachBatch(lambda made, _: got.extend([made.dtypes, *made.collect()])), spark)
+    assert [type_ for _, type_ in got[0]] == ["bigint", "interval day to second", "time(6)"]
+    wait = dt.timedelta(days=1, hours=2, minutes=3, seconds=4, milliseconds=500)
+    assert got[1] == (1, wait, dt.time(9, 30, 0, 250_000))
+
+
 # -- parquet -----------------------------------------------------------------------------------------------------------
 
 

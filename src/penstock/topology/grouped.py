@@ -22,7 +22,7 @@ from penstock.topology.schema import parse_schema
 from penstock.topology.shorthand import AggregateMethods
 from penstock.topology.states import StateSpec, check_states, check_timer_function
 from penstock.topology.stream import Stream, checked_stream
-from penstock.topology.substitutes import GROUPED, refuse_missing
+from penstock.topology.substitutes import COGROUPED, GROUPED, refuse_missing
 
 
 class GroupedStream(ProcessorMethods, AggregateMethods):
@@ -186,6 +186,11 @@ class CogroupedStream:
     def __init__(self, left: GroupedStream, right: GroupedStream) -> None:
         self._left = left
         self._right = right
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_missing(self, name, COGROUPED)
 
     def apply_rows(
         self,

@@ -117,7 +117,8 @@ def _table_of(rows: object, schema: object, name: str) -> pa.Table:
     except OperatorError as error:
         told = (
             str(error)
-            .replace(f"operator {name!r} returned", "from_rows(...) was given")
             .replace("return a", "give a")
+            .replace(f"operator {name!r} returned", "from_rows(...) was given")
         )
+        told = told.replace(f"operator {name!r}", "from_rows(...)")
         raise DeclarationError(f"source '{name}': its rows do not fit its schema: {told}") from error

@@ -62,6 +62,10 @@ GROUPED: Final[Mapping[str, str]] = {
     "applyInArrow": "use apply_arrow(function, schema=..., state=...)",
     "apply": "use apply_rows(function, schema=..., state=...)",
 }
+COGROUPED: Final[Mapping[str, str]] = {
+    "applyInPandas": "use apply_rows(function, schema=..., state=...) of (key, left rows, right rows, state)",
+    "applyInArrow": "use apply_rows(function, schema=..., state=...) of (key, left rows, right rows, state)",
+}
 WINDOWED: Final[Mapping[str, str]] = {
     "apply_arrow": "use apply_rows(function, schema=...), which is called once per window and key",
     "cogroup": "group both sides by the start of the window: cogroup works on groupBy(columns)",

@@ -125,6 +125,10 @@ def windowed(stream: Any) -> Any:
         (lambda s: windowed(s).apply_arrow(print), "WindowedStream has no apply_arrow.*use apply_rows"),
         (lambda s: windowed(s).cogroup(s), "WindowedStream has no cogroup"),
         (lambda s: windowed(s).transformWithState(), "group by columns alone"),
+        (
+            lambda s: s.groupBy("id").cogroup(s.groupBy("id")).applyInPandas(print),
+            "CogroupedStream has no applyInPandas",
+        ),
         (lambda s: s.fliter("id"), "Stream has no 'fliter'; did you mean 'filter'?"),
         (lambda s: s.nothing_like_it, "Stream has no 'nothing_like_it'; it has"),
     ],
