@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[Callable[[], penstock.Stream] | None, str]] = {
         lambda: source().groupBy("k").agg(penstock.count(), name="fold", shards=8),
         "'fold' does not fit .*its kind was 'rows' and is 'aggregates'; change it back",
     ),
-    "a DataFrame instead of a function": (None, "had a DataFrame as its source False .* now has True"),
+    "a DataFrame instead of a function": (None, "was native in .* and is fed by a DataFrame now"),
 }
 
 
