@@ -333,7 +333,7 @@ class EntryState:
         staged, self._staged = self._staged, None
         self._touched = []
         self._clock += 1
-        for column in self.timers.values():
+        for column in (*self._columns, *self._shared_columns):
             column.committed()
         if staged is not None:
             self._commit(staged)

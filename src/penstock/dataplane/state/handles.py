@@ -260,7 +260,9 @@ class MapHandle:
                 # Written before it was read: only now it is known what it was.
                 if self._dirty[key] is ABSENT:
                     self._dirty[key] = value
-            elif key not in self._data:
+            elif (
+                key not in self._data and key not in self._absent
+            ):  # what was removed in this epoch is still stored
                 self._data[key] = value
         if self._complete:
             self._absent.clear()
