@@ -19,7 +19,7 @@ from penstock.dataplane import paths
 from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.recordlog import frame_bytes
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, StorageError
 
 PART_ROWS: Final = 200_000
 TIMER: Final = "timer_ms"
@@ -80,7 +80,7 @@ def read_manifests(disk: Disk, checkpoint: str) -> list[Manifest]:
     found = []
     try:
         names = sorted(disk.list(paths.imported(checkpoint)))
-    except FileNotFoundError:
+    except (FileNotFoundError, StorageError):  # a place that is no checkpoint; opening it says so
         names = []
     for name in names:
         path = paths.imported_manifest(checkpoint, name)

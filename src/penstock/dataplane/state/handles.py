@@ -89,6 +89,11 @@ class ValueHandle:
         self._hash = hash_
         self._changed = False
 
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to settle."""
+        return self._changed
+
     def exists(self) -> bool:
         return self._value is not None
 
@@ -137,6 +142,11 @@ class MapHandle:
         )  # elements of a map that is not complete that are known not to be stored
         self._started = complete
         self._complete = complete
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to settle."""
+        return bool(self._dirty)
 
     def __getitem__(self, key: Any) -> Any:
         try:
@@ -260,9 +270,7 @@ class MapHandle:
                 # Written before it was read: only now it is known what it was.
                 if self._dirty[key] is ABSENT:
                     self._dirty[key] = value
-            elif (
-                key not in self._data and key not in self._absent
-            ):  # what was removed in this epoch is still stored
+            elif key not in self._data:
                 self._data[key] = value
         if self._complete:
             self._absent.clear()
@@ -303,6 +311,12 @@ class ListHandle:
         self._stored: int | None = 0 if empty else None  # how many elements are stored, once known
         self._tail: list[Any] = []  # appended while `_items` is not loaded
         self._changed: dict[int, None] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to settle."""
+        longer = self._items is not None and len(self._items) != len(self._hashes)
+        return bool(self._tail or self._changed) or longer
 
     def exists(self) -> bool:
         return len(self) > 0

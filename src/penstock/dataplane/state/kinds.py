@@ -119,9 +119,6 @@ class Column:
         """Encode what changed in `touched`; afterwards the handles hold what reading it back would give."""
         raise NotImplementedError
 
-    def committed(self) -> None:
-        """What was collected in this epoch is among the committed entries from now on."""
-
     fixed_weight: int | None = None
     """About how many bytes of memory any handle takes, where that does not depend on what it holds."""
 
@@ -224,20 +221,6 @@ class ValueColumn(Column):
 class ListColumn(Column):
     """A ListState over all keys."""
 
-    def __init__(self, context: StateContext, name: str, ordinal: int, codec: ValueCodec) -> None:
-        super().__init__(context, name, ordinal, codec)
-        self._recent: dict[tuple[int, bytes], tuple[list[Any], list[bytes]]] = {}
-        """By shard and prefix: what was appended in this epoch to lists that are not loaded. A timer, or a function
-        beside a broadcast, may read such a list before the epoch is committed."""
-
-    def load_list(self, shard: int, prefix: bytes) -> tuple[list[Any], list[bytes]]:
-        items, hashes = super().load_list(shard, prefix)
-        more, their_hashes = self._recent.get((shard, prefix), ([], []))
-        return items + more, hashes + their_hashes
-
-    def committed(self) -> None:
-        self._recent.clear()
-
     def make(self, shard: int, key: bytes, empty: bool) -> ListHandle:
         return ListHandle(self, shard, self.prefix(key), empty)
 
@@ -246,18 +229,12 @@ class ListColumn(Column):
             handle: ListHandle = getattr(state, self.name)
             if handle._items is None:
                 if handle._tail:
-                    self._collect_tail(handle, into)
+                    start = handle._length()
+                    self._put(handle, range(start, start + len(handle._tail)), handle._tail, into)
+                    handle._stored = start + len(handle._tail)
+                    handle._tail = []
             elif handle._changed or len(handle._items) != len(handle._hashes):
                 self._collect_loaded(handle, handle._items, into)
-
-    def _collect_tail(self, handle: ListHandle, into: Changes) -> None:
-        start = handle._length()
-        values, hashes = self._put(handle, range(start, start + len(handle._tail)), handle._tail, into)
-        items, their_hashes = self._recent.setdefault((handle._shard, handle._prefix), ([], []))
-        items.extend(values)
-        their_hashes.extend(hashes)
-        handle._stored = start + len(handle._tail)
-        handle._tail = []
 
     def _collect_loaded(self, handle: ListHandle, items: list[Any], into: Changes) -> None:
         stored = len(handle._hashes)
