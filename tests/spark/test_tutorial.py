@@ -77,7 +77,7 @@ def test_the_programs_of_the_tutorial_run_as_they_stand(tmp_path: Path) -> None:
     assert list(outputs) == ["first.py", "live.py", "windows.py", "test_visits.py"]
     (tmp_path / "runner.py").write_text(RUNNER, encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "runner.py"], cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, "runner.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (line,) = re.findall(r"^found (.+)$", ran.stdout, re.MULTILINE)
