@@ -34,8 +34,6 @@ class Owner(msgspec.Struct):
     format: int
     query: str
     partition_by: list[str] = []
-    sink: str = "sink"
-    """Which sink of the query; the sink epochs of another one are other rows."""
 
 
 class ParquetFile(msgspec.Struct, frozen=True):
@@ -64,12 +62,12 @@ class ParquetFolder:
     """Adds sink epochs of one query to a folder.
 
     Args:
-        query: id of the query; a folder belongs to one sink of one query.
+        query: id of the query; a folder belongs to one query.
         generation: of the driver; drivers never write to the same part of the manifest.
         partition_by: columns that become folders `column=value`, as Spark lays them out.
 
     Raises:
-        CheckpointError: the folder belongs to another query or sink or a newer release, or has other partitions.
+        CheckpointError: the folder belongs to another query or a newer release, or has other partitions.
         StorageError: it cannot be written.
     """
 
@@ -82,14 +80,12 @@ class ParquetFolder:
         partition_by: Sequence[str] = (),
         compression: str = "snappy",
         disk: Disk | None = None,
-        sink: str = "sink",
     ) -> None:
         self.path = path
         self._hidden = os.path.join(path, HIDDEN)
         self._disk = disk or PosixDisk(temps=self._hidden)
         self._query = query
         self._generation = generation
-        self._sink = sink
         self._partition_by = tuple(partition_by)
         self._compression = compression
         self._part = 0
@@ -134,7 +130,7 @@ class ParquetFolder:
 
     def _claim(self) -> None:
         path = os.path.join(self._hidden, OWNER)
-        mine = Owner(FORMAT, self._query, list(self._partition_by), self._sink)
+        mine = Owner(FORMAT, self._query, list(self._partition_by))
         if self._disk.create_exclusive(path, msgspec.json.encode(mine)):
             return
         owner = _decode(self._disk.read(path), Owner, path)
@@ -142,12 +138,6 @@ class ParquetFolder:
             raise CheckpointError(
                 f"The folder {self.path} holds rows of query {owner.query}, and this checkpoint is that of query "
                 f"{self._query}, so rows could be there twice; give another path, or the checkpoint of that query."
-            )
-        if owner.sink != self._sink:
-            # Files are named by sink epoch, so that one sink would take the other's files for its own.
-            raise CheckpointError(
-                f"The folder {self.path} holds rows of another sink of this query ({owner.sink!r}, and this one is "
-                f"{self._sink!r}); give every sink a path of its own."
             )
         if owner.partition_by != mine.partition_by:
             # A sink epoch that is repeated must find the names that it was given.

@@ -99,7 +99,7 @@ def make_sinks(
     found = {}
     for one in (declared, *declared.also):
         stage = SINK if one is declared else sink_stage(str(one.name))
-        sink = make_sink(one, spark, opened, partial(_remember_epoch, remember, stage), stage)
+        sink = make_sink(one, spark, opened, partial(_remember_epoch, remember, stage))
         if sink is not None:
             found[stage] = sink
     return found
@@ -111,20 +111,17 @@ def _remember_epoch(
     remember(stage, table)
 
 
-def make_sink(
-    declared: Declared, spark: SparkSession, opened: Opened, remember: Consume, stage: str = SINK
-) -> Sink | None:
+def make_sink(declared: Declared, spark: SparkSession, opened: Opened, remember: Consume) -> Sink | None:
     """Return what takes the rows of a declared query; None where nobody does.
 
     Args:
         remember: keeps rows for `query.table()`.
-        stage: that the sink is in the program.
     """
     label = declared.name or declared.node.name
     # A driver that ends cancels its own jobs, and not those of the one that has taken over.
     group = f"penstock-{opened.query}-{opened.claim.generation}-sink"
     if declared.sink == "parquet":
-        return ParquetSink(declared, opened, stage)
+        return ParquetSink(declared, opened)
     if declared.sink == "console":
         return ConsoleSink(declared, Jobs(spark, label, group))
     if declared.sink == "memory":
@@ -245,7 +242,7 @@ class MemorySink:
 class ParquetSink:
     """Adds a file, or one per partition, for every sink epoch."""
 
-    def __init__(self, declared: Declared, opened: Opened, stage: str) -> None:
+    def __init__(self, declared: Declared, opened: Opened) -> None:
         path = check_scheme(SINK_PATH.of(declared.options), "The path of the Parquet sink")
         self._folder = ParquetFolder(
             path,
@@ -254,7 +251,6 @@ class ParquetSink:
             partition_by=declared.partition_by,
             compression=PARQUET_COMPRESSION.of(declared.options),
             disk=PosixDisk(temps=os.path.join(path, HIDDEN)),
-            sink=stage,
         )
 
     def take(self, table: pa.Table, sink_epoch: int) -> None:

@@ -183,16 +183,6 @@ def test_the_manifest_goes_on_in_another_part_when_one_is_full(
     assert [file.sink_epoch for file in read_manifest(str(tmp_path))] == [1, 2, 3, 4, 5]
 
 
-def test_two_sinks_of_a_query_cannot_share_a_folder(tmp_path: Path) -> None:
-    ParquetFolder(str(tmp_path), QUERY, 1).add(rows([1]), 1)
-    with pytest.raises(
-        CheckpointError, match=r"another sink of this query \('sink', and this one is 'sink.large'\)"
-    ):
-        ParquetFolder(str(tmp_path), QUERY, 1, sink="sink.large")
-    ParquetFolder(str(tmp_path), QUERY, 2).add(rows([2]), 2)
-    assert [file.sink_epoch for file in read_manifest(str(tmp_path))] == [1, 2]
-
-
 def test_a_sink_epoch_without_rows_leaves_no_file(tmp_path: Path) -> None:
     folder = ParquetFolder(str(tmp_path), QUERY, 1)
     folder.add(rows([]), 1)

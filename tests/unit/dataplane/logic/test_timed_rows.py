@@ -18,7 +18,6 @@ from penstock.dataplane.logic.protocol import EpochInput, ShardClock, ShardedRow
 from penstock.dataplane.records import END_US
 from penstock.dataplane.state.protocol import EMPTY_DIGEST, digest_bytes
 from penstock.errors import DeclarationError, OperatorError
-from penstock.testing import operator
 from penstock.topology.schema import parse_schema
 
 SHARDS = 2
@@ -206,27 +205,3 @@ def test_bad_timer_declarations_are_refused() -> None:
         grouped.apply_rows(remind, schema=OUTPUT, on_timer="tell")  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="a state cannot be named 'now'"):
         grouped.apply_rows(remind, schema=OUTPUT, on_timer=tell, state={"now": penstock.ValueState("long")})
-
-
-def test_a_timer_sees_what_the_rows_of_its_epoch_appended() -> None:
-    def take(key: Any, rows: list[Any], state: Any) -> None:
-        state.log.appendList([row.at for row in rows])
-        state.set_timer(state.now, processing=True)
-
-    def read(key: Any, when: dt.datetime, state: Any) -> Iterator[tuple[str, list[int]]]:
-        yield key.user, list(state.log)
-
-    source = penstock.from_rows([], schema=INPUT)
-    stream = source.groupBy("user").apply_rows(
-        take,
-        on_timer=read,
-        schema="user string, log array<long>",
-        state={"log": penstock.ListState("long")},
-        shards=1,
-    )
-    with operator(stream) as op:
-        op.send([("ann", 1)])
-        for number in range(3):
-            (row,) = op.send([("bob", number)])
-            assert row["log"] == list(range(number + 1))
-        assert op.state("bob") == {"log": [0, 1, 2]}
