@@ -85,6 +85,7 @@ def test_a_call_that_raises_is_taken_back_and_goes_to_the_dead_letters(
         "ValueError: amount -5 of 2",
     )
     assert "raise ValueError" in letter["traceback"]
+    assert [row.key for row in spark.sql("select key from letters").collect()] == ["[8]"]
     assert letter["rows"] == ['{"id": 2, "user": 8, "amount": -5}', '{"id": 3, "user": 8, "amount": 2}']
 
 

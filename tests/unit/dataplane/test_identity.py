@@ -20,6 +20,7 @@ from penstock.dataplane import paths, recordlog
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.compile import compile_program
+from penstock.dataplane.exports import add_exports
 from penstock.dataplane.fitting import state_fault
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.identity import Meta, hash_meta, skeleton
@@ -227,6 +228,22 @@ def test_an_operator_can_be_put_in_front_of_the_sink_once_nothing_waits_for_it(t
     counted = {row["seq"]: row["count"] for row in driver.sink.rows() if "count" in row}
     assert counted == later
     driver.stop()
+
+
+def test_a_further_sink_or_an_export_is_accepted_later_and_cannot_be_left_out_again(tmp_path: Path) -> None:
+    driver = crashed(tmp_path, program_of(fold(source())), drain=True)
+    rows = source()
+    more = compile_program(fold(rows).node, tasks=2, memory_bytes=1 << 20, also={"raw": rows.node})
+    goes_on(driver, add_exports(more, ["fold"]))
+    chains = driver.engine.chains
+    assert chains["sink.raw"].epoch > 0 and chains["export.fold"].epoch > 0
+    taken = [set(table.column_names) for _, _, table in driver.sink.calls]
+    assert {"id", "k"} in taken
+    driver.crash()
+    for program, gone in ((more, "export.fold"), (add_exports(program_of(fold(rows)), ["fold"]), "sink.raw")):
+        driver.program = program
+        with pytest.raises(CheckpointError, match=re.escape(gone)):
+            driver.restart()
 
 
 def test_an_edge_that_is_taken_away_while_rows_wait_on_it_is_refused_with_what_to_do(tmp_path: Path) -> None:

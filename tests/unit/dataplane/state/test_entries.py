@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -299,6 +300,47 @@ def test_what_is_appended_after_a_clear_takes_the_place_of_what_was_stored(world
     assert world.step().entries.num_rows == 2
     world.crash()
     assert list(world.key("ann").log) == ["a", "x"]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_was_settled_is_seen_when_the_epoch_uses_its_key_again(world: World, seed: int) -> None:
+    """As timers do after the rows of their key, and functions beside a broadcast."""
+    rng = random.Random(seed)
+    logs: dict[str, list[str]] = {"ann": [], "bob": []}
+    tags: dict[str, dict[str, list[int]]] = {"ann": {}, "bob": {}}
+    with mock.patch.object(handles, "FIRST_LOAD", 2):
+        for _ in range(30):
+            for _ in range(rng.randint(1, 3)):
+                user = rng.choice(["ann", "bob"])
+                state = world.key(user)
+                for _ in range(rng.randint(0, 3)):
+                    _change(rng, state, logs[user], tags[user])
+                if rng.random() < 0.4:
+                    assert list(state.log) == logs[user] and len(state.log) == len(logs[user])
+                if rng.random() < 0.4:
+                    assert dict(state.tags.items()) == tags[user] and len(state.tags) == len(tags[user])
+                world.state.settle([state])
+            world.step()
+            if rng.random() < 0.5:
+                world.crash()
+    for user in logs:
+        assert list(world.key(user).log) == logs[user] and dict(world.key(user).tags.items()) == tags[user]
+
+
+def _change(rng: random.Random, state: KeyState, log: list[str], tags: dict[str, list[int]]) -> None:
+    element = rng.choice("abcdef")
+    what = rng.random()
+    if what < 0.5:
+        state.log.appendValue(element)
+        log.append(element)
+    elif what < 0.55:
+        state.log.put([element])
+        log[:] = [element]
+    elif what < 0.8:
+        state.tags[element] = tags[element] = [rng.randint(0, 9)]
+    else:
+        state.tags.removeKey(element)
+        tags.pop(element, None)
 
 
 def test_nothing_reaches_the_environment_before_the_commit(world: World) -> None:
