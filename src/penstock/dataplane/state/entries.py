@@ -150,6 +150,10 @@ class EntryState:
         for state in states:
             state._settled = self._clock
 
+    def is_settled(self, state: KeyState) -> bool:
+        """Whether the changes of a state count in this epoch already, so that they cannot be taken back."""
+        return state._settled == self._clock
+
     def roll_back(self, state: KeyState, key: bytes) -> None:
         """Forget what was changed in a state of this epoch that is not settled; it holds what is committed again."""
         owned = self._shards[state._shard]
