@@ -126,7 +126,9 @@ def test_a_timer_whose_call_raises_is_gone_and_the_others_of_its_key_count_once(
 
 def test_a_timer_that_raises_behind_rows_of_its_key_in_the_same_epoch_ends_the_query(tmp_path: Path) -> None:
     logic = build(Alarm(), tmp_path, "processing")
-    with pytest.raises(OperatorError, match=r"(?s)failed for key \('a',\): KeyError: 1000.*No dead letter is"):
+    with pytest.raises(
+        OperatorError, match=r"(?s)failed for key \('a',\): KeyError: 1000.*No dead letter is"
+    ):
         run(logic, 1, ("a", 1000, 0), time_ms=5000)
 
 
