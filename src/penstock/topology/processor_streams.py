@@ -54,8 +54,9 @@ class ProcessorMethods:
 
         Args:
             statefulProcessor, outputStructType, outputMode, timeMode, eventTimeColumnName: as in PySpark.
-            initialState: `df.groupBy(key)` of a batch DataFrame, or of a bounded stream; `handleInitialState` is called
-                once per row of it, before any other source is read.
+            initialState: `df.groupBy(key)` of a batch DataFrame, or of a bounded stream; or a DataFrame as
+                `spark.read.format("statestore")` gives it. `handleInitialState` is called once per row of it, before
+                any other source is read.
             name: of the operator; it is the identity of its state across restarts.
             shards, cores: as of `agg`.
             on_error: "fail" ends the query when the processor raises; "dead_letter" takes back what the call changed in
