@@ -49,7 +49,8 @@ def plain(
     if "run" not in _runs:
         folder = tmp_path_factory.mktemp("plain")
         write_file(folder / "in", 0, make_rows(FILES)[0])
-        with plain_spark(spark):
+        # One batch and none without rows behind it: that would take as long again.
+        with plain_spark(spark, {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}):
             grouped = tagged(spark, folder / "in").withWatermark("at", "2 seconds").groupBy("which", "user")
             made = grouped.transformWithState(ours.Many(MOVED), ours.OUTPUT, "append", "eventTime")
             _runs["run"] = folder, run_spark(made, folder / "plain")
@@ -93,7 +94,7 @@ def test_a_query_moves_with_values_lists_maps_and_timers(
     said = capsys.readouterr().out
     assert "carried: map state 'KindCounts_kinds'" in said and "carried: registered timers" in said
     assert "not carried: the event-time watermark" in said
-    assert sum(json.loads(told.read_bytes())["written"]["part_rows"]) > 50
+    assert sum(json.loads(told.read_bytes())["written"]["part_rows"]) > 40
 
     stream = penstock.from_dataframe(tagged(spark, folder / "in"), name="rows").withWatermark(
         "at", "2 seconds"

@@ -108,11 +108,12 @@ def run_ours(spark: SparkSession, stream: Stream, checkpoint: Path) -> Counter[t
 
 
 @contextmanager
-def plain_spark(spark: SparkSession) -> Iterator[None]:
+def plain_spark(spark: SparkSession, more: dict[str, str] | None = None) -> Iterator[None]:
     settings = {
         "spark.sql.streaming.stateStore.providerClass": ROCKS,
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
+        **(more or {}),
     }
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
