@@ -6,6 +6,8 @@ import datetime as dt
 import decimal
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,3 +205,34 @@ def test_what_spark_planned_is_durable_before_the_batch_is_committed(
                 f"{name} was not synced before batch {batch} was committed"
             )
     assert (str(plan / "metadata"), 0) in settled
+
+
+STOPPED = """
+import sys, time
+import penstock
+
+spark = penstock.session()
+frame = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+rows = penstock.from_dataframe(frame.selectExpr("value % 100 AS user"), name="rows")
+counted = rows.groupBy("user").count(name="counted")
+for pause_s in (3.0, 2.3):
+    query = counted.writeStream.format("noop").option("checkpointLocation", sys.argv[1]).start()
+    time.sleep(pause_s)
+    query.stop()
+    assert query.exception() is None
+"""
+
+
+def test_a_stop_in_the_middle_of_a_batch_leaves_no_trace_on_standard_error(tmp_path: Path) -> None:
+    program = tmp_path / "stopped.py"
+    program.write_text(STOPPED)
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path / "checkpoint")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "StackOverflowError" not in done.stderr and "Exception in thread" not in done.stderr, done.stderr[
+        -2000:
+    ]

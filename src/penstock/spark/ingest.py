@@ -41,6 +41,8 @@ SEGMENT_ROWS = 1 << 20
 SEGMENT_BYTES = 64 << 20
 """A segment of a batch ends at whichever comes first."""
 BLOCK_POLL_S = 0.01
+STOP_GRACE_S = 2.0
+"""How long a stop waits for the batch that Spark is at."""
 MAX_RESTARTS = 5
 RESTARTS_WITHIN_S = 60.0
 """How often the Spark query is started again when its jobs are cancelled."""
@@ -149,6 +151,16 @@ def _fit(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     return table if table.schema.equals(schema) else table.select(schema.names).cast(schema)
 
 
+class _Interrupted(Exception):
+    """Ends the batch of a query that is being stopped. Spark knows such an end by this text alone; it looks for it with an
+    expression that a long traceback makes overflow Java's stack."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
+        )
+
+
 class Ingest:
     """Feeds one source of a running query from a streaming DataFrame."""
 
@@ -170,7 +182,10 @@ class Ingest:
         self._checkpoint = paths.ingest(shell.opened.checkpoint, source)
         self._disk = PosixDisk()
         self._settled: set[str] = set()
+        self._stopping = threading.Event()
         self._stopped = threading.Event()
+        self._between_batches = threading.Event()
+        self._between_batches.set()
         self._said: PenstockError | None = None
         """What we have to say of a batch that failed; Spark would bury it."""
         self._echo = not is_local(dataframe.sparkSession)
@@ -197,6 +212,9 @@ class Ingest:
         return "once" in self._trigger or "availableNow" in self._trigger
 
     def stop(self) -> None:
+        """End the Spark query, after the batch that it is at if that does not take long."""
+        self._stopping.set()
+        self._between_batches.wait(STOP_GRACE_S)
         self._stopped.set()
         if self.query is not None:
             self.query.stop()
@@ -207,7 +225,7 @@ class Ingest:
         One that ended because its job was cancelled (`sc.cancelAllJobs()`, which Ctrl-C calls too, or the Spark UI) is
         started again, a few times: whoever cancels jobs did not mean the query, which has `stop()`.
         """
-        if self.query is None or self.query.isActive or self._stopped.is_set():
+        if self.query is None or self.query.isActive or self._stopping.is_set():
             return None
         error = self.query.exception()
         if error is not None and is_cancelled(str(error)) and is_alive(self._dataframe.sparkSession):
@@ -259,18 +277,27 @@ class Ingest:
             return str(json.load(file)["id"])
 
     def _on_batch(self, dataframe: Any, number: int) -> None:
-        description = f"penstock {self._shell.label}, ingest {self._source}"
-        dataframe.sparkSession.sparkContext.setJobDescription(description)
+        self._between_batches.clear()
         try:
+            if self._stopping.is_set():
+                raise _Interrupted
+            description = f"penstock {self._shell.label}, ingest {self._source}"
+            dataframe.sparkSession.sparkContext.setJobDescription(description)
             self._take_in(dataframe, number)
-        except PenstockError as error:
-            self._said = error
-            raise
         except Exception as error:
-            told = _OURS.search(str(error))
-            if told is not None:
-                self._said = OperatorError(told.group(1))
+            if self._stopping.is_set():
+                raise _Interrupted from None
+            self._note(error)
             raise
+        finally:
+            self._between_batches.set()
+
+    def _note(self, error: Exception) -> None:
+        told = _OURS.search(str(error))
+        if isinstance(error, PenstockError):
+            self._said = error
+        elif told is not None:
+            self._said = OperatorError(told.group(1))
 
     def _take_in(self, dataframe: Any, number: int) -> None:
         batch = Batch(self._query_id(), int(number))
