@@ -204,5 +204,7 @@ def test_a_call_that_raises_becomes_one_dead_letter_whatever_dies_meanwhile() ->
 
 def test_a_wrong_on_error_is_refused() -> None:
     grouped = script([row(1, "a")], schema=ours.INPUT).groupBy("user")
-    with pytest.raises(penstock.DeclarationError, match=r"transformWithState\(\.\.\.\): on_error is 'fail' or"):
+    with pytest.raises(
+        penstock.DeclarationError, match=r"transformWithState\(\.\.\.\): on_error is 'fail' or"
+    ):
         grouped.transformWithState(ours.RunningCount(), ours.OUTPUT, "append", "none", on_error="skip")

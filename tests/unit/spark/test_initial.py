@@ -42,7 +42,9 @@ def test_entries_of_a_map_become_columns_and_whole_maps_and_ends_stay() -> None:
 
 
 def test_two_fields_of_one_name_are_refused_with_what_to_do() -> None:
-    with pytest.raises(DeclarationError, match=r"has both key\.user and value\.user; select each under a name"):
+    with pytest.raises(
+        DeclarationError, match=r"has both key\.user and value\.user; select each under a name"
+    ):
         flatten(schema(key=KEY, value=fields("user")), "op")
 
 

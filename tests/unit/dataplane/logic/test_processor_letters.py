@@ -157,3 +157,23 @@ def test_the_same_input_gives_the_same_bytes_with_letters_as_without_those_rows(
         return [logic.state.snapshot(shard).to_pydict() for shard in np.arange(SHARDS).tolist()]
 
     assert digest(tmp_path / "1", [3, -1]) == digest(tmp_path / "2", [])
+
+
+def test_a_time_to_live_that_a_call_gave_before_it_raised_is_taken_back_too(tmp_path: Path) -> None:
+    class Cache(Base):
+        def init(self, handle: Any) -> None:
+            self.value = handle.getValueState("value", "n long", ttlDurationMs=100)
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            yield (key[0], (self.value.get() or (0,))[0])
+            for row in rows:
+                self.value.update((row.amount,))
+                assert row.amount > 0
+
+    logic = build(Cache(), tmp_path, "processing")
+    run(logic, 1, ("a", 5, 0), ("b", -1, 0), time_ms=1000)
+    assert len(letters(logic)) == 1 and logic.state.next_timer_us() == 1_100_001
+    assert run(logic, 2, ("a", -1, 0), time_ms=1050) == [] and len(letters(logic)) == 1
+    assert run(logic, 3, ("a", 1, 0), time_ms=1099) == [("a", 5)]
+    run(logic, 4, time_ms=1101)
+    assert logic.state.next_timer_us() == 1_199_001
