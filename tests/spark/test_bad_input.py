@@ -286,7 +286,7 @@ def test_a_full_disk_under_the_data_ends_the_query_and_loses_nothing(
 
 def test_a_checkpoint_in_use_is_refused_even_in_the_same_process(spark: SparkSession, tmp_path: Path) -> None:
     with running(numbered(sales(None)), spark, tmp_path, "noop") as query:
-        with pytest.raises(penstock.CheckpointError, match=r"held by .*takeover"):
+        with pytest.raises(penstock.CheckpointError, match=r"runs already on the checkpoint .*takeover"):
             numbered(sales(None)).writeStream.format("noop").option("checkpointLocation", tmp_path).start(
                 spark
             )
@@ -343,7 +343,8 @@ attempt("dynamic allocation", lambda: counted().start(spark))
 attempt("stopped", lambda: (spark.stop(), counted().start(spark))[1])
 spark = session("local[2]", spark__dynamicAllocation__enabled="false")
 rate = spark.readStream.format("rate").load().selectExpr("value as k")
-attempt("two slots and ingest", lambda: counted(penstock.from_dataframe(rate, name="numbers")).start(spark))
+ingested = counted(penstock.from_dataframe(rate, name="rate")).option("checkpointLocation", sys.argv[1] + "-ingest")
+attempt("two slots and ingest", lambda: ingested.start(spark))
 spark.stop()
 spark = session("local[3]")
 leases.CONNECT_TIMEOUT_S = 3.0

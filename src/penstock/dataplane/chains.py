@@ -24,6 +24,7 @@ from penstock.dataplane.positions import (
     PublishedRows,
     ShardGroup,
     advance,
+    is_idle,
     oldest,
 )
 from penstock.dataplane.program import Program, StageSpec
@@ -76,6 +77,8 @@ class Chain:
         self.batch: records.Batch | None = None
         self.intent: Record | None = None
         self.watermark_us: int | None = None
+        self.time_us = 0
+        """Latest epoch time; it never goes back, whatever the clock of the next driver says."""
         self.ended = False
         """Of a source: whether nothing comes any more."""
         self.idle = False
@@ -88,6 +91,7 @@ class Chain:
     def apply(self, record: Record, encoded: bytes) -> list[PublishedRows]:
         """Fold in the next record of this chain; return what it published."""
         self._check_next(record)
+        self.time_us = max(self.time_us, record.time_us)
         self.hash = records.hash_of(encoded)
         self.epoch = record.epoch
         if record.kind == "intent":
@@ -101,7 +105,7 @@ class Chain:
         if record.batch is not None:
             self.batch = record.batch
         self.ended = self.ended or record.watermark_us == END_US
-        self.idle = record.idle
+        self.idle = record.idle or self._hears_nothing()
         for part in record.parts:
             self._apply_part(record.epoch, part)
         self._trim_deltas()
@@ -161,7 +165,7 @@ class Chain:
             segments = [
                 segment for part in record.parts for segment in part.segments if segment.edge == edge.edge
             ]
-            mark = self._mark(edge, record.idle) if edge.marked else None
+            mark = self._mark(edge, self.idle) if edge.marked else None
             if segments or mark != self.said.get(edge.edge):
                 made = Published(record.epoch, segments, record.stamp if segments else None, mark)
                 item = PublishedRows(made, edge.shards)
@@ -182,6 +186,10 @@ class Chain:
             return self.watermark_us
         event_us = self.event_us.get(edge.edge)
         return None if event_us is None else event_us - edge.delay_us
+
+    def _hears_nothing(self) -> bool:
+        """Of an operator: whether all that it takes rows from is idle."""
+        return self.spec.kind == "operator" and all(is_idle(group, self.channels) for group in self.groups)
 
     def has_said_its_end(self) -> bool:
         """Whether those who read event time know that a bounded source has ended."""
@@ -235,6 +243,7 @@ class Chain:
             late_rows=self.late_rows,
             dead_rows=self.dead_rows,
             ended=self.ended,
+            time_us=self.time_us,
         )
 
     def load_base(self, base: ChainBase) -> None:
@@ -260,6 +269,7 @@ class Chain:
         self.offset, self.batch, self.intent = base.offset, base.batch, base.intent
         self.watermark_us, self.rows_in, self.rows_out = base.watermark_us, base.rows_in, base.rows_out
         self.late_rows, self.dead_rows, self.ended = base.late_rows, base.dead_rows, base.ended
+        self.time_us = base.time_us
         self.idle = IDLE_US in self.said.values()
 
     def take_on(self, spec: StageSpec) -> dict[int, deque[PublishedRows]]:
@@ -307,6 +317,7 @@ class Chain:
 def _channels_of(spec: StageSpec) -> Channels:
     return Channels(
         {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.marked},
+        {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.timed},
         {ChannelKey(given.edge, given.producer) for given in spec.inputs if given.feedback},
     )
 

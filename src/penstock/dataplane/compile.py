@@ -25,6 +25,7 @@ from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.errors import DeclarationError
 from penstock.topology.nodes import Feed, Node
 from penstock.topology.stateless import Watermark
+from penstock.topology.types import ddl_of
 from penstock.topology.windows import APPEND
 
 SINK = "sink"
@@ -81,7 +82,9 @@ class _Link:
     shards: int
     deal: Deal
     marked: bool = False
-    """Whether event time goes over it."""
+    """Whether ends and idleness are told over it."""
+    timed: bool = False
+    """Whether a watermark is."""
 
     @property
     def watermark(self) -> Watermark | None:
@@ -150,10 +153,11 @@ def _deal_of(node: Node, slot: int) -> Deal:
 
 
 def _with_time(links: list[_Link], nodes: list[Node]) -> list[_Link]:
-    """Say over which edges event time goes: from where a watermark is declared to whoever acts on it.
+    """Say over which edges event time goes. All on the way to whoever acts on it are told of ends and of idleness; those
+    behind a declared watermark of that too.
 
     Raises:
-        DeclarationError: an operator that acts on event time is inside a loop.
+        DeclarationError: an operator that acts on event time is inside a loop, or behind one.
     """
     acting = {node.name for node in nodes if node.inputs and _logic(node).clocked}
     _check_loops(links, acting)
@@ -164,9 +168,8 @@ def _with_time(links: list[_Link], nodes: list[Node]) -> list[_Link]:
     return [
         replace(
             link,
-            marked=not link.feed.feedback
-            and link.consumer in wanting
-            and (link.watermark is not None or link.feed.stage.name in telling),
+            marked=not link.feed.feedback and link.consumer in wanting,
+            timed=link.watermark is not None or link.feed.stage.name in telling,
         )
         for link in links
     ]
@@ -176,15 +179,11 @@ def _check_loops(links: list[_Link], acting: set[str]) -> None:
     steps = [(link.feed.stage.name, link.consumer) for link in links]
     for link in links:
         if link.feed.feedback:
-            after, before = (
-                _closure({link.consumer}, steps),
-                _closure({link.feed.stage.name}, [(consumer, producer) for producer, consumer in steps]),
-            )
-            inside = sorted(after & before & acting)
-            if inside:
+            behind = sorted(_closure({link.consumer}, steps) & acting)
+            if behind:
                 raise DeclarationError(
-                    f"operator '{inside[0]}' has windows or timers and is inside a loop, where event time does not go "
-                    "round; put it behind the loop."
+                    f"operator '{behind[0]}' has windows or timers and takes rows that go round in a loop, where event "
+                    "time does not follow them; put it before the loop, or beside it."
                 )
 
 
@@ -202,7 +201,15 @@ def _inputs(links: list[_Link], consumer: str) -> list[InputSpec]:
         (link for link in links if link.consumer == consumer), key=lambda link: not link.feed.feedback
     )
     return [
-        InputSpec(link.edge, link.feed.stage.name, link.schema, link.slot, link.marked, link.feed.feedback)
+        InputSpec(
+            link.edge,
+            link.feed.stage.name,
+            link.schema,
+            link.slot,
+            link.marked,
+            link.feed.feedback,
+            timed=link.marked and link.timed,
+        )
         for link in mine
     ]
 
@@ -251,8 +258,12 @@ def _stage(node: Node, links: list[_Link], tasks: int) -> StageSpec:
 
 def _idle_s(source: Node, links: list[_Link]) -> float | None:
     """Seconds without rows after which a source counts as idle: the longest that is declared behind it."""
+    steps = [(link.feed.stage.name, link.consumer) for link in links if not link.feed.feedback]
+    behind = _closure({source.name}, steps)
     found = [
-        link.watermark.idle_s for link in links if link.feed.stage is source and link.watermark is not None
+        link.watermark.idle_s
+        for link in links
+        if link.feed.stage.name in behind and link.watermark is not None
     ]
     return max((idle_s for idle_s in found if idle_s is not None), default=None)
 
@@ -298,4 +309,5 @@ def _window_logic(node: Node) -> WindowLogicSpec:
         types,
         node.function,
         dict(node.states or {}),
+        ddl_of(node.inputs[0].schema) if node.function is not None else "",
     )

@@ -30,7 +30,7 @@ from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.dataplane.state.protocol import U16
-from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
+from penstock.errors import CheckpointError, CorruptFileError, OperatorError, PenstockError, StorageError
 
 STORAGE_RETRIES = 8
 MAX_LOSSES = 8
@@ -101,6 +101,8 @@ class Engine:
         self._batches: dict[str, Callable[[], None]] = {}
         """Batches that wait for the record of their source before them."""
         self._over: set[str] = set()
+        self._at_batch: set[str] = set()
+        """Sources whose Spark query is at a batch."""
         self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -115,6 +117,12 @@ class Engine:
     def set_arrivals(self, source: str, arrivals: Arrivals) -> None:
         """Say when the rows of a native source arrive; the schedule begins when everything downstream is
         ready."""
+        chain = self.chains[source]
+        if chain.ended and arrivals.limit is not None and arrivals.limit > chain.offset:
+            raise CheckpointError(
+                f"source '{source}' had ended after {chain.offset} rows, which closed what was open in event time, and has "
+                "more rows now; use a new checkpointLocation, or a source that does not end."
+            )
         self._arrivals[source] = arrivals
 
     def set_capacity(self, leases: int) -> None:
@@ -218,6 +226,10 @@ class Engine:
         run.to(Phase.COMMITTING)
         record = self._record(run, run.chain.epoch + 1, parts=parts, stamp=stamp, batch=batch)
         self._submit(run, record)
+
+    def on_batch_begun(self, stage: str, begun: bool) -> None:
+        """Spark has begun a batch of a source, or is done with it, however it ended."""
+        (self._at_batch.add if begun else self._at_batch.discard)(stage)
 
     def on_source_over(self, stage: str) -> None:
         """A bounded source that is fed by a Spark query has had its last batch."""
@@ -342,6 +354,9 @@ class Engine:
     def _step_source(self, run: Run, now: float) -> float:
         arrivals = self._arrivals.get(run.spec.name)
         if run.spec.ingested:
+            held_up = self.chains.waiting_bytes() > self.settings.max_waiting_bytes
+            if held_up or run.spec.name in self._at_batch or not self.may_begin(run.spec.name):
+                run.rows_at = now  # it is at work, or may not; that is no silence
             self._say_idle_or_ended(run, now, run.spec.name in self._over)
             return 1.0
         if arrivals is None or any(slot.lease is None for slot in run.slots):

@@ -123,7 +123,13 @@ def _check_stage(checkpoint: str, name: str, was: StageIdentity, now: StageIdent
     for field in exact:
         before, after = getattr(was, field), getattr(now, field)
         if before != after:
-            word = {"key_types": "key types", "ingested": "a DataFrame as its source"}.get(field, field)
+            if field == "ingested":
+                kinds = {True: "fed by a DataFrame", False: "native"}
+                raise CheckpointError(
+                    f"{whose} was {kinds[before]} in the checkpoint {checkpoint} and is {kinds[after]} now; change it "
+                    f"back, {ELSE}."
+                )
+            word = {"key_types": "key types"}.get(field, field)
             raise CheckpointError(
                 f"{whose} had {word} {before!r} in the checkpoint {checkpoint} and now has {after!r}; "
                 f"change it back, {ELSE}."

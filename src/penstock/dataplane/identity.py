@@ -60,6 +60,7 @@ class EdgeIdentity(msgspec.Struct, frozen=True):
     marked: bool = False
     delay_us: int | None = None
     feedback: bool = False
+    timed: bool = False
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -219,6 +220,7 @@ def _edge_identity(
     return EdgeIdentity(
         number, producer, consumer, slot, ordinal, schemas, output,
         dealt=[spec.deal.value, *keys], marked=spec.marked, delay_us=spec.delay_us, feedback=given.feedback,
+        timed=given.timed,
     )  # fmt: skip
 
 
@@ -232,7 +234,9 @@ def _encode_schema(schema: pa.Schema) -> bytes:
 
 def _input_of(edge: EdgeIdentity) -> InputSpec:
     schema, older = schemas_of(edge)
-    return InputSpec(edge.number, edge.producer, schema, edge.slot, edge.marked, edge.feedback, older)
+    return InputSpec(
+        edge.number, edge.producer, schema, edge.slot, edge.marked, edge.feedback, older, edge.timed
+    )
 
 
 def schemas_of(edge: EdgeIdentity) -> tuple[pa.Schema, tuple[OlderSchema, ...]]:

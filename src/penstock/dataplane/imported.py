@@ -19,7 +19,7 @@ from penstock.dataplane import paths
 from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.recordlog import frame_bytes
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, StorageError
 
 PART_ROWS: Final = 200_000
 TIMER: Final = "timer_ms"
@@ -79,7 +79,7 @@ def read_manifests(disk: Disk, checkpoint: str) -> list[Manifest]:
     """Return what was imported into a checkpoint, by operator."""
     try:
         names = sorted(disk.list(paths.imported(checkpoint)))
-    except FileNotFoundError:
+    except (FileNotFoundError, StorageError):  # a place that is no checkpoint; opening it says so
         names = []
     found = (read_imported_manifest(disk, checkpoint, name) for name in names)
     return [manifest for manifest in found if manifest is not None]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dataplane.records import IDLE_US, Position, Published, Range, Stamp, unpack_u32
+from penstock.dataplane.records import END_US, IDLE_US, Position, Published, Range, Stamp, unpack_u32
 from penstock.dataplane.state.protocol import I64, U16
 
 START = Position(1, 0)
@@ -80,7 +80,9 @@ class Channels:
     """What the channels of a stage have to do with event time and with each other."""
 
     marked: Collection[ChannelKey] = ()
-    """Those whose producers say something of event time; the watermark is the least of theirs."""
+    """Those whose producers say when their rows have ended, and when they are idle."""
+    timed: Collection[ChannelKey] = ()
+    """Those of them that say a watermark; the watermark here is the least of theirs."""
     first: Collection[ChannelKey] = ()
     """Those of loops: their rows are taken before any others."""
 
@@ -202,15 +204,24 @@ def _in_turns(group: ShardGroup, channels: Channels) -> list[list[ChannelKey]]:
 
 
 def _watermark(group: ShardGroup, channels: Channels, marks: Mapping[ChannelKey, int | None]) -> int | None:
-    """The least of what the channels say, leaving out idle ones; never back."""
-    said = [marks.get(key) for key in group.at if key in channels.marked]
+    """The least of what the channels say, leaving out idle ones; the end when all have ended; never back."""
+    said = [marks.get(key) for key in group.at if key in channels.timed]
+    others = [marks.get(key) for key in group.at if key in channels.marked and key not in channels.timed]
     known = [mark for mark in said if mark is not None]
-    if not known or len(known) < len(said):
+    if len(known) < len(said) or not (said or others):
         return group.watermark_us
-    least = min(known)
+    least = min(known, default=END_US)
+    if least == END_US and any(mark != END_US for mark in others):
+        return group.watermark_us
     if least == IDLE_US:
         return group.watermark_us
     return least if group.watermark_us is None else max(least, group.watermark_us)
+
+
+def is_idle(group: ShardGroup, channels: Channels) -> bool:
+    """Whether nothing comes for now: every channel is idle or has ended, and not all have ended."""
+    said = [group.marks.get(key) for key in group.at if key in channels.marked]
+    return IDLE_US in said and all(mark in (IDLE_US, END_US) for mark in said)
 
 
 def _late_us(group: ShardGroup, channels: Channels, key: ChannelKey, mark: int | None) -> int | None:

@@ -27,11 +27,13 @@ class InputSpec:
     slot: int = 0
     """Which input of the logic it is part of; the inputs of a union share one."""
     marked: bool = False
-    """Whether the producer says something of event time."""
+    """Whether the producer says when its rows have ended, and when it is idle."""
     feedback: bool = False
     """Whether the edge closes a loop; its rows are taken first."""
     older: tuple[OlderSchema, ...] = ()
     """Schemas that rows of this edge had before the topology gained fields, oldest first."""
+    timed: bool = False
+    """Whether it says a watermark too: then there is none here before it has said one."""
 
 
 @dataclass(frozen=True)

@@ -198,6 +198,7 @@ class ChainBase(msgspec.Struct, array_like=True, frozen=True):
     late_rows: int = 0
     dead_rows: int = 0
     ended: bool = False
+    time_us: int = 0
 
 
 class Base(msgspec.Struct, array_like=True, frozen=True):

@@ -80,7 +80,7 @@ class Run:
         self.takes: Sequence[GroupTake] = ()
         self.offsets: tuple[int, int] | None = None
         self.stamp: Stamp | None = None
-        self.time_us = 0
+        self.time_us = chain.time_us
         self.waiting_for: set[int] = set()
         self.asked: set[int] = set()
         self.losses: dict[int, int] = {}
@@ -161,7 +161,7 @@ class Run:
     def is_moved_by_time(self, slot: TaskSlot, mine: U16) -> bool:
         """Whether a task has something to do in this epoch even without rows: its watermark moves, or a timer is
         due."""
-        if not self.spec.clocked:
+        if not self.spec.clocked or not len(mine):
             return False
         if self.timers.get(slot.index, self.time_us + 1) <= self.time_us:
             return True
@@ -182,6 +182,7 @@ class Run:
         mine = self.shards_of(slot)
         self.ready[mine] = False
         self.releasing.add(slot.index)
+        self.timers.pop(slot.index, None)
         self.unconfirmed.discard(slot.index)
         return messages.Release(self.spec.name, slot.index, records.pack_u16(mine), self.chain.epoch)
 

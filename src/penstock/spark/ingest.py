@@ -278,6 +278,7 @@ class Ingest:
 
     def _on_batch(self, dataframe: Any, number: int) -> None:
         self._between_batches.clear()
+        self._say_begun(True)
         try:
             if self._stopping.is_set():
                 raise _Interrupted
@@ -290,7 +291,12 @@ class Ingest:
             self._note(error)
             raise
         finally:
+            self._say_begun(False)
             self._between_batches.set()
+
+    def _say_begun(self, begun: bool) -> None:
+        with contextlib.suppress(Exception):  # the query has ended
+            self._shell.hub.post(lambda: self._shell.engine.on_batch_begun(self._source, begun))
 
     def _note(self, error: Exception) -> None:
         told = _OURS.search(str(error))

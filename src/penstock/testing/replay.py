@@ -186,10 +186,20 @@ class _Operator:
                 epochs, rows, digests = epochs + 1, rows + took, digests + compared
                 if epochs % FLUSH_EVERY == 0 and self._state is not None:
                     self._state.flush(0.5)
+            self._check_content()
         finally:
             if self._state is not None:
                 self._state.close()
         return Replayed(epochs, rows, digests)
+
+    def _check_content(self) -> None:
+        """What the replay has built adds up to the digests it has staged: an error that both runs made is found here."""
+        for shard in range(self._spec.shards if self._state is not None else 0):
+            assert self._state is not None
+            try:
+                self._state.snapshot(shard)
+            except PenstockError as error:
+                self._faults.append(f"'{self._spec.name}' shard {shard}: {error}")
 
     def _fault(self, record: Record, what: str) -> None:
         self._faults.append(f"'{self._spec.name}' epoch {record.epoch} {what}")

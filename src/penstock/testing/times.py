@@ -68,10 +68,11 @@ class Times:
         shards: list[int | None] = [None] * spec.shards
         events: dict[int, int] = {}
         said = {edge.edge: Said([], []) for edge in spec.edges if edge.marked}
+        heard: dict[int, dict[Channel, int | None]] = {}
         ended = False
         for record in self._line.of(spec.name):
             if spec.kind == "operator":
-                self._move(spec, record, shards)
+                self._move(spec, record, shards, heard)
             ended = ended or record.watermark_us == END_US
             for part in record.parts:
                 for number, event_us in part.event_us:
@@ -79,16 +80,26 @@ class Times:
             own = (
                 None if None in shards or spec.kind != "operator" else min(s for s in shards if s is not None)
             )
+            idle = record.idle or (len(heard) == spec.shards and all(map(_is_idle, heard.values())))
             for edge in spec.edges:
                 if edge.marked:
                     said[edge.edge].epochs.append(record.epoch)
-                    said[edge.edge].marks.append(_mark(edge, own, events, ended, record.idle))
+                    said[edge.edge].marks.append(_mark(edge, own, events, ended, idle))
         self._said.update({(number, spec.name): found for number, found in said.items()})
 
-    def _move(self, spec: StageSpec, record: Record, shards: list[int | None]) -> None:
+    def _move(
+        self,
+        spec: StageSpec,
+        record: Record,
+        shards: list[int | None],
+        heard: dict[int, dict[Channel, int | None]],
+    ) -> None:
+        marked = {(given.edge, given.producer) for given in spec.inputs if given.marked}
         for group in record.groups:
             mine = unpack_u16(group.shards).tolist()
             marks = {(one.edge, one.chain): self._before(one, one.end.epoch) for one in group.ranges}
+            told = {channel: mark for channel, mark in marks.items() if channel in marked}
+            heard.update(dict.fromkeys(mine, told))
             for prior in {shards[shard] for shard in mine}:
                 expected = _least(spec, marks, prior)
                 if expected != group.watermark_us:
@@ -110,8 +121,17 @@ def _mark(edge: EdgeSpec, own: int | None, events: Mapping[int, int], ended: boo
 
 
 def _least(spec: StageSpec, marks: Mapping[Channel, int | None], prior: int | None) -> int | None:
-    said = [marks.get((given.edge, given.producer)) for given in spec.inputs if given.marked]
-    if not said or any(mark is None for mark in said):
+    timed = [marks.get((given.edge, given.producer)) for given in spec.inputs if given.timed]
+    others = [
+        marks.get((given.edge, given.producer)) for given in spec.inputs if given.marked and not given.timed
+    ]
+    if any(mark is None for mark in timed) or not (timed or others):
         return prior
-    least = min(mark for mark in said if mark is not None)
-    return prior if least == IDLE_US else max(least, least if prior is None else prior)
+    least = min((mark for mark in timed if mark is not None), default=END_US)
+    if least == IDLE_US or (least == END_US and set(others) - {END_US}):
+        return prior
+    return max(least, least if prior is None else prior)
+
+
+def _is_idle(heard: Mapping[Channel, int | None]) -> bool:
+    return IDLE_US in heard.values() and set(heard.values()) <= {IDLE_US, END_US}

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,6 +22,15 @@ def test_a_step_that_fails_fails_as_it_is_and_there_is_nothing_to_undo() -> None
         whole_or_undone(fail, lambda made: pytest.fail("undone"))
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """A program that was started in the background may ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupted_step_ends_and_is_undone_before_the_interrupt_goes_on() -> None:
     events: list[str] = []
 

@@ -22,6 +22,7 @@ from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec,
 from penstock.dataplane.logic.rows import operator_error, states_identity
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
+from penstock.errors import OperatorError
 from penstock.topology.batches import rows_to_batch
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.states import StateSpec
@@ -114,11 +115,19 @@ class BroadcastLogic(PlainLogic):
             mine = rows[groups.bounds[at] : groups.bounds[at + 1]]
             try:
                 # A generator that raises puts nothing out.
-                made.extend(list(self._spec.fn(state._key, mine, state, shared[owner[at]]) or ()))
+                result = list(self._spec.fn(state._key, mine, state, shared[owner[at]]) or ())
+                if self._spec.dead_letters and result:
+                    rows_to_batch(result, self._spec.schema, self._operator)
+                made.extend(result)
             except Exception as error:
                 if not self._spec.dead_letters:
                     raise operator_error(self._operator, state._key, error) from error
                 letters.add(state._key, mine, error)
                 self.state.roll_back(state, groups.keys[at])
         self.state.settle(states)
+        if any(map(self.state.is_changed, shared)):
+            raise OperatorError(
+                f"operator {self._operator!r}: its function changed shared state, which is read there only; change it in "
+                "on_broadcast, or keep it in state."
+            )
         return made

@@ -122,10 +122,11 @@ class CogroupedLogic(PlainLogic):
         for at, state in enumerate(states):
             mine, theirs = left[left_at[at] : left_at[at + 1]], right[right_at[at] : right_at[at + 1]]
             try:
-                result = self._spec.fn(state._key, mine, theirs, state)
-                made.extend(
-                    list(result) if result is not None else ()
-                )  # a generator that raises puts nothing out
+                # A generator that raises puts nothing out.
+                result = list(self._spec.fn(state._key, mine, theirs, state) or ())
+                if letters is not None and result:
+                    rows_to_batch(result, self._spec.schema, self._operator)
+                made.extend(result)
             except Exception as error:
                 if letters is None:
                     raise operator_error(self._operator, state._key, error) from error

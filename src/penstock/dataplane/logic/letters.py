@@ -34,13 +34,13 @@ class Letters:
         """
         if isinstance(error, PenstockError) and not isinstance(error, OperatorError):
             raise error
-        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        lines = traceback.format_exception(type(error), error, error.__traceback__)  # survives any __str__
         self._made.append(
             {
                 "operator": self._operator,
-                "key": json.dumps(list(key), default=str) if key is not None else None,
+                "key": _json(list(key)) if key is not None else None,
                 "time": self._time_us,
-                "error": f"{type(error).__name__}: {error}",
+                "error": f"{type(error).__name__}: {_text(error)}",
                 "traceback": "".join(lines).rstrip(),
                 "rows": [_shown(row) for row in rows[:MAX_ROWS]],
             }
@@ -63,4 +63,27 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 
 def _shown(row: Any) -> str:
     fields = getattr(row, "_asdict", None)
-    return json.dumps(fields() if fields is not None else row, default=str)
+    return _json(fields() if fields is not None else row)
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(_with_text_keys(value), default=str)
+    except Exception:  # whatever it is, the letter must be written
+        return repr(value)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """JSON has no keys but text."""
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()
+        }
+    return [_with_text_keys(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its text cannot be had)"

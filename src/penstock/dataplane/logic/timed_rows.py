@@ -66,24 +66,33 @@ class TimedRowLogic(RowLogic):
         fired: list[Any] = []
         with collector_off():
             for shard, watermark_us in sorted(marks, key=lambda mark: mark[0]):
-                if watermark_us is not None:
-                    self._fire(EVENT_TIMERS, shard, watermark_us, fired)
-                self._fire(EPOCH_TIMERS, shard, given.time_us, fired)
+                ended = watermark_us is not None and watermark_us >= END_US
+                while True:  # a timer of one kind may set one of the other that is due
+                    by_event = watermark_us is not None and self._fire(
+                        EVENT_TIMERS, shard, watermark_us, fired
+                    )
+                    by_epoch = self._fire(EPOCH_TIMERS, shard, given.time_us, fired)
+                    if not by_epoch or (ended and by_event):
+                        break
         if not fired:
             return made
         batch = rows_to_batch(fired, self._spec.schema, self._operator)
         return pa.concat_tables([made, pa.Table.from_batches([batch])]).combine_chunks()
 
-    def _fire(self, kind: str, shard: int, until_us: int, into: list[Any]) -> None:
+    def _fire(self, kind: str, shard: int, until_us: int, into: list[Any]) -> bool:
+        """Fire the timers of one kind that are due; say whether there were any."""
+        fired = False
         while due := self.state.due_timers(kind, shard, until_us):
             keys = list(dict.fromkeys(one.key for one in due))
             states = dict(zip(keys, self.state.touch(shard, keys), strict=True))
+            fired = True
             for one in due:
                 self._call_timer(kind, states[one.key], one, into)
             self._timing.firing = None
             self.state.settle(list(states.values()))
             if until_us >= END_US:
-                return
+                break
+        return fired
 
     def _call_timer(self, kind: str, state: KeyState, due: Due, into: list[Any]) -> None:
         column = self.state.timers[kind]

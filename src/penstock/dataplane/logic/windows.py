@@ -47,6 +47,8 @@ class WindowLogicSpec:
     input_types: tuple[pa.DataType, ...] = ()
     function: Callable[..., Any] | None = None
     states: Mapping[str, StateSpec] = field(default_factory=dict)
+    rows: str = ""
+    """Of a function: the columns of its rows, which are kept until their window closes."""
 
     clocked = True
     stateful = True
@@ -62,7 +64,7 @@ class WindowLogicSpec:
     def identity(self) -> dict[str, object]:
         made: dict[str, object] = {"kind": "windowed", "window": self.window.identity()}
         if self.function is not None:
-            return {**made, **states_identity(self.schema, self.states)}
+            return {**made, **states_identity(self.schema, self.states), "rows": self.rows}
         kept = zip(self.aggregates, self.input_types, strict=True)
         made["aggregates"] = [[one.kind.value, one.column, str(type_), one.n] for one, type_ in kept]
         return made

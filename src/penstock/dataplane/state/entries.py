@@ -42,6 +42,7 @@ _MAX_PENDING: Final = 1 << 18
 _PENDING_BYTES: Final = 64  # an estimate: most are newer values of entries that are counted already
 
 _Pending = dict[bytes, bytes | None]
+_NOTHING: Final[_Pending] = {}
 
 
 @dataclass
@@ -115,6 +116,9 @@ class EntryState:
         self._pending_entries = 0
         self._touched: list[KeyState] = []
         self._changes = Changes()
+        self._overlay: dict[tuple[int, bytes], _Pending] = {}
+        self._overlaid = 0
+        """Changes by shard and prefix, and how many of them are in there; made when something is read."""
         self._weight = 0
         self._clock = 1
         self._staged: _Staged | None = None
@@ -155,7 +159,8 @@ class EntryState:
         return state._settled == self._clock
 
     def roll_back(self, state: KeyState, key: bytes) -> None:
-        """Forget what was changed in a state of this epoch that is not settled; it holds what is committed again."""
+        """Forget what was changed in a state since it was last settled; it holds what is committed, or what this epoch has
+        settled before."""
         owned = self._shards[state._shard]
         del owned.cache[key]
         self._load([key], state._shard, owned)
@@ -175,6 +180,10 @@ class EntryState:
             for column in self._shared_columns:
                 setattr(owned.shared, column.name, column.make(shard, b"", False))
         return owned.shared
+
+    def is_changed(self, shared: KeyState) -> bool:
+        """Whether the states of a shard hold changes that are not settled."""
+        return any(getattr(shared, column.name).changed for column in self._shared_columns)
 
     def settle_shared(self, state: KeyState) -> None:
         """Encode what changed in the states of a shard."""
@@ -207,7 +216,7 @@ class EntryState:
     def _load(self, keys: list[bytes], shard: int, owned: _Shard) -> None:
         """Make the decoded states of keys that are not in memory; values are read at once, the rest on
         demand."""
-        empty = not owned.pending and owned.local.count == 0
+        empty = not owned.pending and owned.local.count == 0 and not self._changes.keys
         make, decode, key_class = self._state_class, self.key_codec.decode, self._key_class
         made = [make(tuple.__new__(key_class, decode(key)), shard) for key in keys]
         owned.cache.update(zip(keys, made, strict=True))
@@ -215,7 +224,7 @@ class EntryState:
             name = column.name
             if not empty and isinstance(column, ValueColumn):
                 entries = [column.prefix(key) for key in keys]
-                stored = self._read_many(owned, entries)
+                stored = self._read_many(shard, entries)
                 for state, entry in zip(made, entries, strict=True):
                     setattr(state, name, column.holding(shard, entry, stored.get(entry)))
             else:
@@ -225,31 +234,63 @@ class EntryState:
     # ------------------------------------------------------------------------------------ committed entries
 
     def read(self, shard: int, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return value and hash of one committed entry."""
-        return self._read_many(self._shards[shard], [key]).get(key)
+        """Return value and hash of one entry, as of what is settled."""
+        return self._read_many(shard, [key]).get(key)
 
     def read_prefix(self, shard: int, prefix: bytes, limit: int | None) -> list[Entry]:
-        """Return committed entries whose keys begin with `prefix`."""
+        """Return the entries of one state of one key, whose keys all begin with `prefix`, as of what is settled."""
         owned = self._shards[shard]
-        self._flush(shard, owned)  # a scan needs no overlay then, and flushing is due anyway
-        return _verified(owned.local, owned.local.scan(prefix, limit))
+        self._flush(
+            shard, owned
+        )  # a scan needs no overlay of committed entries then, and flushing is due anyway
+        newer = self._settled_of(shard, prefix)
+        if not newer:
+            return _verified(owned.local, owned.local.scan(prefix, limit))
+        more = None if limit is None else limit + len(newer)
+        stored = _verified(owned.local, owned.local.scan(prefix, more))
+        found = [entry for entry in stored if entry[0] not in newer]
+        found += [(key, value, entry_hash(key, value)) for key, value in newer.items() if value is not None]
+        return sorted(found)[:limit]
 
     def last_key(self, shard: int, prefix: bytes) -> bytes | None:
-        """Return the greatest committed entry key of `prefix` and eight bytes."""
+        """Return the greatest entry key of `prefix` and eight bytes, as of what is settled."""
         owned = self._shards[shard]
         self._flush(shard, owned)
-        return owned.local.last(prefix)
+        if not self._settled_of(shard, prefix):
+            return owned.local.last(prefix)
+        keys = [key for key, _, _ in self.read_prefix(shard, prefix, None) if len(key) == len(prefix) + 8]
+        return keys[-1] if keys else None
 
-    def _read_many(self, owned: _Shard, keys: list[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
-        pending = owned.pending
-        wanted = sorted([key for key in keys if key not in pending] if pending else keys)
-        stored = owned.local.get_many(wanted)
-        found = {key: (value, hash_) for key, value, hash_ in _verified(owned.local, stored.items())}
-        for key in keys if pending else ():
-            value = pending.get(key)
-            if value is not None:
-                found[key] = (value, entry_hash(key, value))
+    def _settled_of(self, shard: int, prefix: bytes) -> _Pending:
+        """What this epoch has settled of one state of one key: a key may be used again in an epoch, by a timer after its
+        rows; None deletes."""
+        changes = self._changes
+        for at in range(self._overlaid, len(changes.keys)):
+            key = changes.keys[at]
+            self._overlay.setdefault((changes.shards[at], _prefix_of(key)), {})[key] = changes.values[at]
+        self._overlaid = len(changes.keys)
+        return self._overlay.get((shard, prefix), _NOTHING)
+
+    def _read_many(self, shard: int, keys: list[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+        owned = self._shards[shard]
+        if not owned.pending and not self._changes.keys:
+            return self._stored(owned, sorted(keys))
+        newer: _Pending = {}
+        for key in keys:
+            settled = self._settled_of(shard, _prefix_of(key))
+            if key in settled:
+                newer[key] = settled[key]
+            elif key in owned.pending:
+                newer[key] = owned.pending[key]
+        found = self._stored(owned, sorted(key for key in keys if key not in newer))
+        found.update(
+            {key: (value, entry_hash(key, value)) for key, value in newer.items() if value is not None}
+        )
         return found
+
+    def _stored(self, owned: _Shard, keys: list[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
+        stored = owned.local.get_many(keys)
+        return {key: (value, hash_) for key, value, hash_ in _verified(owned.local, stored.items())}
 
     # ------------------------------------------------------------------------------------ life of a shard
 
@@ -316,6 +357,7 @@ class EntryState:
     def _stage(self, epoch: int) -> Delta:
         self.settle([state for state in self._touched if state._settled != self._clock])
         changes, self._changes = self._changes, Changes()
+        self._overlay, self._overlaid = {}, 0
         if not changes.keys:
             self._staged = None
             return Delta.empty()
@@ -432,6 +474,11 @@ def entry_batch(shards: U16, keys: Sequence[bytes], values: Sequence[bytes | Non
             "change less state per epoch"
         )
     return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
+
+
+def _prefix_of(entry: bytes) -> bytes:
+    """Return what all entry keys of the same state and key begin with; index entries of timers are never read that way."""
+    return entry[: 3 + (entry[1] << 8 | entry[2])]
 
 
 def _sealed(entries: Sequence[tuple[bytes, Any]]) -> list[tuple[bytes, bytes]]:

@@ -89,6 +89,11 @@ class ValueHandle:
         self._hash = hash_
         self._changed = False
 
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to settle."""
+        return self._changed
+
     def exists(self) -> bool:
         return self._value is not None
 
@@ -137,6 +142,11 @@ class MapHandle:
         )  # elements of a map that is not complete that are known not to be stored
         self._started = complete
         self._complete = complete
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to settle."""
+        return bool(self._dirty)
 
     def __getitem__(self, key: Any) -> Any:
         try:
@@ -301,6 +311,12 @@ class ListHandle:
         self._stored: int | None = 0 if empty else None  # how many elements are stored, once known
         self._tail: list[Any] = []  # appended while `_items` is not loaded
         self._changed: dict[int, None] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to settle."""
+        longer = self._items is not None and len(self._items) != len(self._hashes)
+        return bool(self._tail or self._changed) or longer
 
     def exists(self) -> bool:
         return len(self) > 0
