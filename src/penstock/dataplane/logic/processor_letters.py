@@ -1,7 +1,7 @@
 """Dead letters of a processor: a call that raises is taken back and kept, and the other keys go on.
 
-What is taken back is what the key's state held when the epoch began, so it can only be done while no earlier call of
-the epoch has been settled for that key; where one has, the error ends the query as it would without letters.
+What is taken back is what the call changed in the key's states and timers; earlier calls of the epoch for the same key,
+rows before timers, are settled by then and count.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from itertools import chain
 from typing import Any
 
 from penstock.dataplane.logic.letters import Letters
-from penstock.dataplane.logic.rows import operator_error
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.timers import Due
-from penstock.errors import OperatorError
 
 
 class LetteredCalls:
@@ -28,7 +26,6 @@ class LetteredCalls:
     def __init__(
         self, operator: str, time_us: int, state: EntryState, fits: Callable[[list[Any]], object]
     ) -> None:
-        self._operator = operator
         self._state = state
         self._fits = fits
         self.letters = Letters(operator, time_us)
@@ -70,50 +67,29 @@ class LetteredCalls:
         call: Callable[[KeyState, int], list[Any] | None],
         drop: Callable[[KeyState, int], None],
     ) -> dict[Due, list[Any]]:
-        """Fire timers in order and return what each gave; those of a call that raised are gone.
+        """Fire timers in order and return what each gave; one whose call raised is gone.
 
-        Taking a timer's call back takes the key's earlier ones of this epoch back too, so they are fired again.
+        What a call changed is settled at once, so that a later one of the same key is taken back alone.
 
         Args:
             call: fires a timer; None where it was taken back meanwhile.
             drop: takes a timer of a key away.
         """
         made: dict[Due, list[Any]] = {}
-        alive: dict[bytes, list[Due]] = {}
-        dead: dict[bytes, list[Due]] = {}
-        for next_one in due:
-            key, todo = next_one.key, [next_one]
-            mine, state = alive.setdefault(key, []), states[key]
-            while todo:
-                one = todo.pop(0)
-                try:
-                    result = call(state, one.time_us)
-                    self._fits(result or [])
-                except Exception as error:
-                    self._take_back(state, key, [{"timer_ms": one.time_us // 1000}], error)
-                    dead.setdefault(key, []).append(one)
-                    for gone in dead[key]:
-                        drop(state, gone.time_us)
-                    again = [other for other in mine if other != one]
-                    todo = again + [other for other in todo if other not in again]
-                    mine.clear()
-                    continue
-                if one not in mine:
-                    mine.append(one)
-                if result is None:
-                    made.pop(one, None)
-                else:
+        for one in due:
+            state = states[one.key]
+            try:
+                result = call(state, one.time_us)
+                self._fits(result or [])
+                if result is not None:
                     made[one] = result
-            for gone in dead.get(key, ()):
-                made.pop(gone, None)
-        return {one: made[one] for one in due if one in made}
+            except Exception as error:
+                self._take_back(state, one.key, [{"timer_ms": one.time_us // 1000}], error)
+                drop(state, one.time_us)
+            self._state.settle([state])
+        return made
 
     def _take_back(self, state: KeyState, key: bytes, rows: list[Any], error: Exception) -> None:
-        if self._state.is_settled(state):
-            told = operator_error(self._operator, state._key, error)
-            raise OperatorError(
-                f"{told}\nNo dead letter is kept: an earlier call for this key in the same epoch counts already."
-            ) from error
         self.letters.add(state._key, rows, error)
         self._state.roll_back(state, key)
 

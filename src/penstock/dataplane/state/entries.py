@@ -154,10 +154,6 @@ class EntryState:
         for state in states:
             state._settled = self._clock
 
-    def is_settled(self, state: KeyState) -> bool:
-        """Whether the changes of a state count in this epoch already, so that they cannot be taken back."""
-        return state._settled == self._clock
-
     def roll_back(self, state: KeyState, key: bytes) -> None:
         """Forget what was changed in a state since it was last settled; it holds what is committed, or what this epoch has
         settled before."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from tests.unit.dataplane.logic.test_processors import (
     INPUT,
     OUTPUT,
@@ -20,8 +19,7 @@ from tests.unit.dataplane.logic.test_processors import (
 )
 
 from penstock.dataplane.logic.processor import ProcessorLogic, ProcessorSpec
-from penstock.dataplane.logic.protocol import DEAD, LATE
-from penstock.errors import OperatorError
+from penstock.dataplane.logic.protocol import DEAD, LATE, EpochInput, ShardClock
 from penstock.topology.processors import Processor, learn_states
 
 
@@ -124,23 +122,39 @@ def test_a_timer_whose_call_raises_is_gone_and_the_others_of_its_key_count_once(
     assert logic.state.next_timer_us() is None and not logic.sides
 
 
-def test_a_timer_that_raises_behind_rows_of_its_key_in_the_same_epoch_ends_the_query(tmp_path: Path) -> None:
-    logic = build(Alarm(), tmp_path, "processing")
-    with pytest.raises(
-        OperatorError, match=r"(?s)failed for key \('a',\): KeyError: 1000.*No dead letter is"
-    ):
-        run(logic, 1, ("a", 1000, 0), time_ms=5000)
+def test_a_timer_that_raises_behind_rows_of_its_key_leaves_what_those_changed(tmp_path: Path) -> None:
+    class Both(Alarm):
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Any:
+            super().handleInputRows(key, rows, timerValues)
+            self.fired.appendValue((-1,))
+
+    logic = build(Both(), tmp_path, "processing")
+    assert run(logic, 1, ("a", 1000, 0), ("a", 1001, 0), time_ms=5000) == [("a", 1000)]
+    assert letters(logic) == [('["a"]', "KeyError: 1000")] and logic.state.next_timer_us() is None
+    assert run(logic, 2, ("a", 1, 0), time_ms=5001) == [("a", 1000)]
 
 
-def test_rows_that_raise_behind_initial_state_of_the_same_epoch_end_the_query(tmp_path: Path) -> None:
+def test_rows_that_raise_behind_initial_state_of_the_same_epoch_leave_that(tmp_path: Path) -> None:
     logic = build(Sum(), tmp_path, initial=True)
-    with pytest.raises(OperatorError, match="No dead letter is kept"):
-        run(logic, 1, ("a", -1, 0), initial=sharded([("a", 10, 0)]))
-    logic = build(Sum(), tmp_path / "again", initial=True)
-    run(logic, 1, initial=sharded([("a", 10, 0)]))
-    run(logic, 2, ("a", -1, 0), initial=sharded([]))
+    assert run(logic, 1, ("a", -1, 0), initial=sharded([("a", 10, 0)])) == []
     assert len(letters(logic)) == 1
-    assert run(logic, 3, ("a", 5, 0), initial=sharded([])) == [("a", 15)]
+    assert run(logic, 2, ("a", 5, 0), initial=sharded([])) == [("a", 15)]
+
+
+def test_a_timer_that_raised_leaves_the_same_state_as_one_that_never_was(tmp_path: Path) -> None:
+    def left(path: Path, *amounts: int) -> Any:
+        logic = build(Alarm(), path, "processing")
+        run(logic, 1, *[("a", amount, 0) for amount in amounts], ("b", 7, 0), time_ms=1)
+        given = EpochInput(
+            2, 5_000_000, [sharded([])], [ShardClock(np.arange(SHARDS, dtype=np.uint16), None)]
+        )
+        logic.run(given)
+        delta = logic.state.stage(2)
+        logic.state.commit()
+        shards = [logic.state.snapshot(shard).to_pydict() for shard in range(SHARDS)]
+        return shards, delta.digests.tolist()
+
+    assert left(tmp_path / "1", 10, 1000, 1010, 2000) == left(tmp_path / "2", 10, 1010)
 
 
 def test_letters_and_late_rows_leave_side_by_side(tmp_path: Path) -> None:
