@@ -28,7 +28,7 @@ from penstock.topology.windows import session_window, window
 from penstock.version import __version__
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.spark.streams import streams
 
@@ -56,6 +56,19 @@ def from_dataframe(dataframe: Any, *, name: str = "source", stamp: str | None = 
     from penstock.spark.dataframes import stream_of
 
     return stream_of(dataframe, name, stamp)
+
+
+def read_export(spark: SparkSession, checkpointLocation: str, name: str) -> DataFrame:
+    """Return the rows of an exported source or operator as a streaming DataFrame, from the oldest that are kept.
+
+    What `query.to_stream(name)` gives, in any process that reaches the checkpoint; the query need not run.
+
+    Raises:
+        CheckpointError: the checkpoint has no such export; Spark wraps it in an exception of its own.
+    """
+    from penstock.spark.exported import read_export as read
+
+    return read(spark, checkpointLocation, name)
 
 
 def __getattr__(name: str) -> Any:
@@ -111,6 +124,7 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "read_export",
     "session",
     "session_window",
     "streams",

@@ -246,6 +246,14 @@ class Started(RunningCount):
         self.count.update(((self.count.get() or (0,))[0] + initialState.seen,))
 
 
+class Continued(RunningCount):
+    """A running count that begins with the state of another one."""
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
+        assert tuple(key) == (initialState.which, initialState.user)
+        self.count.update((initialState["count"],))
+
+
 EVENT = (
     RunningCount,
     RunningMean,

@@ -179,3 +179,32 @@ def test_rows_are_pysparks_rows() -> None:
     assert callable(made.count) and made.asDict() == {"user": "a", "count": 7} and "user" in made
     with pytest.raises(AttributeError):
         _ = made.nothing
+
+
+class Strict(ours.RunningCount):
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        for one in rows:
+            self.count.update(((self.count.get() or (0,))[0] + 1,))
+            if one.amount < 0:
+                raise ValueError(f"row {one.n} has {one.amount}")
+            yield self.out(key, one.n, self.count.get()[0])
+
+
+def test_a_call_that_raises_becomes_one_dead_letter_whatever_dies_meanwhile() -> None:
+    rows: list[Any] = [row(n, f"u{n}", amount=-1 if n == 7 else 1) for n in range(20)]
+    stream = script([*rows[:5], LoseLease(), *rows[5:12], Crash(), *rows[12:]], schema=ours.INPUT)
+    made = stream.groupBy("user").transformWithState(
+        Strict(), ours.OUTPUT, "append", "none", name="strict", shards=4, on_error="dead_letter"
+    )
+    assert sorted(one["n"] for one in run(made).to_pylist()) == [n for n in range(20) if n != 7]
+    (letter,) = run(made.dead_letters).to_pylist()
+    assert (letter["operator"], letter["key"]) == ("strict", '["u7"]')
+    assert letter["error"] == "ValueError: row 7 has -1" and '"n": 7' in letter["rows"][0]
+
+
+def test_a_wrong_on_error_is_refused() -> None:
+    grouped = script([row(1, "a")], schema=ours.INPUT).groupBy("user")
+    with pytest.raises(
+        penstock.DeclarationError, match=r"transformWithState\(\.\.\.\): on_error is 'fail' or"
+    ):
+        grouped.transformWithState(ours.RunningCount(), ours.OUTPUT, "append", "none", on_error="skip")

@@ -108,11 +108,12 @@ def run_ours(spark: SparkSession, stream: Stream, checkpoint: Path) -> Counter[t
 
 
 @contextmanager
-def plain_spark(spark: SparkSession) -> Iterator[None]:
+def plain_spark(spark: SparkSession, more: dict[str, str] | None = None) -> Iterator[None]:
     settings = {
         "spark.sql.streaming.stateStore.providerClass": ROCKS,
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
+        **(more or {}),
     }
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
@@ -141,7 +142,7 @@ def run_spark(
     return found
 
 
-def by_tester(kinds: Any = ours.EVENT) -> Counter[tuple[Any, ...]]:
+def by_tester(kinds: Any = ours.EVENT, files: int = FILES) -> Counter[tuple[Any, ...]]:
     """What PySpark's tester makes of the same batches, with the watermark that Spark would have."""
     from pyspark.sql import Row
     from pyspark.sql.streaming.tws_tester import TwsTester
@@ -150,7 +151,7 @@ def by_tester(kinds: Any = ours.EVENT) -> Counter[tuple[Any, ...]]:
     for kind in kinds:
         tester = TwsTester(kind(), timeMode="eventTime", eventTimeExtractor=lambda row: ours.ms(row))
         late_ms, newest = 0, 0
-        for rows in make_rows():
+        for rows in make_rows(files):
             by_user = defaultdict(list)
             for row in rows:
                 if ours.ms(Row(**row)) > late_ms:

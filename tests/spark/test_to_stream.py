@@ -13,7 +13,6 @@ from tests.spark.flows import await_rows, numbered, running, sales, wait_until
 import penstock
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.exports import ExportFolder
-from penstock.spark.exported import read_export
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +60,7 @@ def test_what_is_kept_outlives_the_query_and_a_range_that_is_gone_is_an_error_th
     checkpoint, out = tmp_path / "a", tmp_path / "reader"
     with running(numbered(sales(300)), spark, checkpoint, export="*") as query:
         await_rows(query, 300)
-    reader = read_into(read_export(spark, str(checkpoint), "numbered"), out)
+    reader = read_into(penstock.read_export(spark, str(checkpoint), "numbered"), out)
     reader.processAllAvailable()
     reader.stop()
     assert rows_in(spark, out) == exported_rows([query.table()])
@@ -69,13 +68,13 @@ def test_what_is_kept_outlives_the_query_and_a_range_that_is_gone_is_an_error_th
     newest = max((checkpoint / "export" / "numbered").glob("e*"))
     epoch = int(newest.name[1:])
     shutil.copy(newest, newest.with_name(f"e{epoch + 2:09d}"))  # as if the one between had been let go
-    reader = read_into(read_export(spark, str(checkpoint), "numbered"), out)
+    reader = read_into(penstock.read_export(spark, str(checkpoint), "numbered"), out)
     wait_until(lambda: not reader.isActive)
     told = str(reader.exception())
     assert f"epochs {epoch + 1} to {epoch + 1} of the export of 'numbered' are gone" in told
 
     ExportFolder(PosixDisk(), str(checkpoint), "numbered", query.table().schema, 1).open("another")
-    reader = read_into(read_export(spark, str(checkpoint), "numbered"), out)
+    reader = read_into(penstock.read_export(spark, str(checkpoint), "numbered"), out)
     wait_until(lambda: not reader.isActive)
     assert "is that of query another, and this reader has" in str(reader.exception())
 
@@ -88,7 +87,7 @@ def test_what_is_not_exported_is_refused_with_what_to_do(spark: SparkSession, tm
             query.to_stream("numbered")
         with pytest.raises(penstock.DeclarationError, match=r"no source or operator 'number'.*'numbered'\?"):
             query.to_stream("number")
-        assert query.to_stream("sales").columns == ["id", "customer", "region", "amount"]
+        assert query.to_stream(name="sales").columns == ["id", "customer", "region", "amount"]
     with pytest.raises(
         penstock.DeclarationError, match=r"option 'export': there is no .*'sale'; did you mean 'sales'\?"
     ):
@@ -96,4 +95,4 @@ def test_what_is_not_exported_is_refused_with_what_to_do(spark: SparkSession, tm
             "checkpointLocation", str(tmp_path / "b")
         ).option("export", "sale").start(spark)
     with pytest.raises(Exception, match="has no export of 'sales'"):
-        read_export(spark, str(tmp_path / "nothing"), "sales")
+        penstock.read_export(spark, str(tmp_path / "nothing"), "sales")

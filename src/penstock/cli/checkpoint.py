@@ -12,6 +12,7 @@ import typer
 from penstock.cli import checkpoint_view as view
 from penstock.cli.output import FOUND, USAGE, answer, end_with, one_line_errors
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
+from penstock.dataplane.findings import DAMAGE, Report
 from penstock.dataplane.identity import skeleton
 from penstock.dataplane.inspecting import (
     Holder,
@@ -25,9 +26,10 @@ from penstock.dataplane.inspecting import (
     view_stages,
     walk,
 )
+from penstock.dataplane.outside import ExportView, ImportedView, view_exports, view_imported
 from penstock.dataplane.rebuilding import KeyStates, input_schema, read_key
 from penstock.dataplane.repairing import apply_repair, plan_repair
-from penstock.dataplane.verifying import DAMAGE, Report, verify
+from penstock.dataplane.verifying import verify
 from penstock.errors import PenstockError
 from penstock.testing.line import CheckFailure, read_line
 from penstock.testing.schedule import find_schedule_faults
@@ -53,6 +55,8 @@ class Shown:
     stages: list[StageView]
     shards: list[view.ShardRow] = field(default_factory=list)
     key: KeyStates | None = None
+    exports: list[ExportView] = field(default_factory=list)
+    imported: list[ImportedView] = field(default_factory=list)
 
 
 @app.command("ls")
@@ -80,7 +84,7 @@ def show(
     ] = None,
     json: Json = None,
 ) -> None:
-    """Show where every stage stands: epochs, positions, what waits, and state."""
+    """Show where every stage stands: epochs, positions, what waits, and state; also exports and imported state."""
     with one_line_errors():
         disk, path = PosixDisk(), _path(folder)
         seen = look(disk, path)
@@ -158,6 +162,8 @@ def _shown(disk: Disk, seen: Look, operator: str | None, key: list[str] | None) 
         [stage for stage in view_stages(seen) if operator in (None, stage.name)],
         view.shard_rows(chain) if chain is not None and not key else [],
         state,
+        [one for one in view_exports(disk, seen.checkpoint) if operator in (None, one.operator)],
+        [one for one in view_imported(disk, seen.checkpoint) if operator in (None, one.operator)],
     )
 
 

@@ -15,10 +15,11 @@ from rich.table import Table
 from penstock.cli.output import ago, size
 from penstock.dataplane import paths
 from penstock.dataplane.chains import Chain
+from penstock.dataplane.findings import DAMAGE, Report
 from penstock.dataplane.inspecting import StageView, Summary
+from penstock.dataplane.outside import ExportView, ImportedView
 from penstock.dataplane.records import END_US
 from penstock.dataplane.repairing import Plan
-from penstock.dataplane.verifying import DAMAGE, Report
 
 if TYPE_CHECKING:
     from penstock.cli.checkpoint import Shown
@@ -59,6 +60,8 @@ def parts_of(checkpoint: str, files: Sequence[tuple[str, int]], live: Collection
         "data *.seg": "segments and deltas",
         "data *.snp": "snapshots",
         "ingest": "Spark's own checkpoints of DataFrame sources",
+        "export": "what readers of exports may take",
+        "imported": "state brought from another query",
         "other": "not Penstock's",
     }
     found: dict[str, list[tuple[str, int]]] = {kind: [] for kind in kinds}
@@ -75,7 +78,7 @@ def parts_of(checkpoint: str, files: Sequence[tuple[str, int]], live: Collection
             else None,
         )
         for kind, what in kinds.items()
-        if found[kind] or kind not in ("other", "ingest")
+        if found[kind] or kind not in ("other", "ingest", "export", "imported")
     ]
 
 
@@ -86,7 +89,7 @@ def _kind_of(name: str) -> str:
     data = paths.parse_data(rest) if folder == "data" else None
     if data is not None:
         return f"data *.{data.kind}"
-    return folder if folder in ("drivers", "log", "ingest") else "other"
+    return folder if folder in ("drivers", "log", "ingest", "export", "imported") else "other"
 
 
 def show_parts(console: Console, parts: Sequence[Part]) -> None:
@@ -135,6 +138,10 @@ def show_checkpoint(console: Console, shown: Shown, operator: str | None) -> Non
             )  # fmt: skip
     console.print(inputs)
     console.print(_state_table(shown.stages))
+    if shown.exports:
+        console.print(_export_table(shown.exports))
+    if shown.imported:
+        console.print(_imported_table(shown.imported))
     if operator is not None and shown.shards:
         console.print(_shard_table(shown.shards))
 
@@ -163,6 +170,25 @@ def _state_table(stages: Sequence[StageView]) -> Table:
                 escape(stage.name), str(state.written_shards), str(state.snapshots), size(state.snapshot_bytes),
                 str(state.deltas), size(state.delta_bytes), state.digest,
             )  # fmt: skip
+    return table
+
+
+def _export_table(exports: Sequence[ExportView]) -> Table:
+    table = _table("export of", "epochs kept", "size", "from", "to", "")
+    for one in exports:
+        first, last = ("" if epoch is None else str(epoch) for epoch in (one.first_epoch, one.last_epoch))
+        table.add_row(
+            escape(one.operator), str(one.epochs), size(one.bytes), first, last, escape(one.problem or "")
+        )
+    return table
+
+
+def _imported_table(imported: Sequence[ImportedView]) -> Table:
+    table = _table("imported for", "rows", "size", "holds", "from")
+    for one in imported:
+        holds = ", ".join([*one.states, *(["timers"] if one.timers else [])])
+        origin = one.problem or f"batch {one.batch} of {one.origin}"
+        table.add_row(escape(one.operator), str(one.rows), size(one.bytes), escape(holds), escape(origin))
     return table
 
 
@@ -250,7 +276,7 @@ def show_plan(console: Console, plan: Plan, done: bool) -> None:
 
 _RIGHT = frozenset({
     "generation", "size", "files", "needed", "shards", "epoch", "version", "shard", "deltas", "snapshots", "rows in",
-    "rows out", "waiting rows", "deltas since", "delta size", "shards written",
+    "rows out", "waiting rows", "deltas since", "delta size", "shards written", "epochs kept", "rows",
 })  # fmt: skip
 
 

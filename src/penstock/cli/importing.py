@@ -27,7 +27,7 @@ def run_import(
     origin, checkpoint = (str(Path(path.removeprefix("file:")).resolve()) for path in (origin, checkpoint))
     try:
         spark = penstock.session("penstock-import")
-        plan = importing.look(spark, origin, without)
+        plan = importing.look(spark, origin, checkpoint, without)
         for line in plan.told():
             typer.echo(line)
         found: dict[str, Any] = {"plan": msgspec.to_builtins(plan), "written": None}

@@ -39,14 +39,16 @@ def run(
     arguments: Annotated[list[str] | None, typer.Argument(help="its arguments")] = None,
 ) -> None:
     """Run a program until its queries end; exit non-zero when one of them fails or is taken over by another
-    driver."""
+    driver. SIGTERM stops them in order; the exit code is then 143."""
+    from penstock.cli.ending import in_order_on_sigterm
     from penstock.spark.running import await_all
 
     sys.argv = [str(program), *(arguments or [])]
     sys.path.insert(0, str(program.parent.resolve()))
     try:
-        runpy.run_path(str(program), run_name="__main__")
-        await_all()
+        with in_order_on_sigterm():
+            runpy.run_path(str(program), run_name="__main__")
+            await_all()
     except PenstockError as error:
         typer.echo(f"penstock: {error}", err=True)
         raise typer.Exit(1) from error

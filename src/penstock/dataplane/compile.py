@@ -273,7 +273,7 @@ def _logic(node: Node) -> LogicSpec:
     if node.kind == "aggregate":
         return AggregateSpec.declare(node.aggregates, node.keys, node.inputs[0].schema, node.name)
     if node.processor is not None:
-        return ProcessorSpec(node.processor, node.schema, node.right_keys)
+        return ProcessorSpec(node.processor, node.schema, node.right_keys, node.dead_letters)
     if node.kind == "station":
         return StationSpec(node.steps, node.schema)
     if node.kind == "windowed":

@@ -77,17 +77,35 @@ def write_imported(disk: Disk, checkpoint: str, manifest: Manifest, table: pa.Ta
 
 def read_manifests(disk: Disk, checkpoint: str) -> list[Manifest]:
     """Return what was imported into a checkpoint, by operator."""
-    found = []
     try:
         names = sorted(disk.list(paths.imported(checkpoint)))
     except (FileNotFoundError, StorageError):  # a place that is no checkpoint; opening it says so
         names = []
-    for name in names:
-        path = paths.imported_manifest(checkpoint, name)
-        if disk.size(path) is not None:
-            payload = bytes(decode_frame(disk.read(path), FrameKind.META, path))
-            found.append(msgspec.json.decode(payload, type=Manifest))
-    return found
+    found = (read_imported_manifest(disk, checkpoint, name) for name in names)
+    return [manifest for manifest in found if manifest is not None]
+
+
+def read_imported_manifest(disk: Disk, checkpoint: str, operator: str) -> Manifest | None:
+    """Return what was imported for an operator, None when nothing was.
+
+    Raises:
+        CorruptFileError: the manifest is damaged.
+    """
+    path = paths.imported_manifest(checkpoint, operator)
+    if disk.size(path) is None:
+        return None
+    payload = bytes(decode_frame(disk.read(path), FrameKind.META, path))
+    return msgspec.json.decode(payload, type=Manifest)
+
+
+def read_imported_part(disk: Disk, checkpoint: str, operator: str, number: int) -> pa.Table:
+    """Return one part of what was imported for an operator.
+
+    Raises:
+        CorruptFileError: the part is damaged.
+    """
+    path = paths.imported_part(checkpoint, operator, number)
+    return pa.ipc.open_stream(decode_frame(disk.read(path), FrameKind.EXPORT, path)).read_all()
 
 
 @dataclass
@@ -116,9 +134,7 @@ class ImportedRows:
 
     def _part(self, number: int) -> pa.Table:
         if self._held is None or self._held[0] != number:
-            path = paths.imported_part(self.checkpoint, self.operator, number)
-            data = decode_frame(PosixDisk().read(path), FrameKind.EXPORT, path)
-            self._held = (number, pa.ipc.open_stream(data).read_all())
+            self._held = (number, read_imported_part(PosixDisk(), self.checkpoint, self.operator, number))
         return self._held[1]
 
     def __getstate__(self) -> dict[str, object]:

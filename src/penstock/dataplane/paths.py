@@ -40,6 +40,7 @@ _META = re.compile(r"meta-([0-9a-f]{16})$")
 _CLAIM = re.compile(r"g(\d{6,})\.claim$")
 _LOG = re.compile(r"g(\d{6,})-p(\d{6,})\.log$")
 _MANIFEST = re.compile(r"e(\d{9,})$")
+_IMPORTED = re.compile(r"(\d{6,})\.part$")
 _DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp)$")
 
 
@@ -121,6 +122,11 @@ def export_manifest(checkpoint: str, operator: str, epoch: int) -> str:
 
 def parse_manifest(name: str) -> int | None:
     found = _MANIFEST.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def parse_imported_part(name: str) -> int | None:
+    found = _IMPORTED.fullmatch(name)
     return int(found[1]) if found else None
 
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from penstock.dataplane import paths, recordlog, records
 from penstock.dataplane.disk import PROBE, Disk, is_temp
 from penstock.dataplane.exports import held_files
+from penstock.dataplane.findings import DAMAGE, Finding
 from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_frames
 from penstock.dataplane.inspecting import Holder, read_holder
 from penstock.dataplane.metas import read_metas
 from penstock.dataplane.opening import process_is_running, this_process
+from penstock.dataplane.outside import folders
 from penstock.dataplane.recordlog import Claim, Heartbeat, LogTail
-from penstock.dataplane.verifying import DAMAGE, Finding, verify
+from penstock.dataplane.verifying import verify
 from penstock.errors import CheckpointError, PenstockError
 
 
@@ -133,10 +135,10 @@ def _read_parts(disk: Disk, checkpoint: str) -> tuple[list[LogTail], bool]:
 
 
 def _leftovers(disk: Disk, checkpoint: str) -> list[Action]:
-    folders = (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint))
+    own = (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint))
     return [
         _delete(disk, f"{folder}/{name}", "left by a write that was cut off")
-        for folder in folders
+        for folder in (*own, *folders(disk, checkpoint))
         for name in disk.list(folder)
         if is_temp(name) or (folder == checkpoint and name.startswith(PROBE))
     ]

@@ -6,63 +6,25 @@ shard is rebuilt and must give its digest. What a restart does not need any more
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
-import msgspec
 import numpy as np
 
 from penstock.dataplane import paths, recordlog, records
 from penstock.dataplane.chains import Chain, Chains
 from penstock.dataplane.channel import read_entries, read_frame, read_segment
 from penstock.dataplane.disk import Disk, is_temp
+from penstock.dataplane.findings import DAMAGE, NOTE, Report, attempt, count
 from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_frames
 from penstock.dataplane.inspecting import Look, is_known_file, look
 from penstock.dataplane.metas import read_metas
+from penstock.dataplane.outside import folders, is_known_outside, verify_exports, verify_imported
 from penstock.dataplane.program import InputSpec
 from penstock.dataplane.rebuilding import digest_function, input_schema, rebuild
 from penstock.dataplane.recordlog import LogTail
 from penstock.dataplane.records import Extent
-from penstock.errors import CheckpointError, PenstockError
-
-DAMAGE, NOTE = "damage", "note"
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is not as it should be."""
-
-    level: str
-    """damage: a restart needs it; note: a restart does not."""
-    file: str
-    """Relative to the checkpoint."""
-    message: str
-
-
-@dataclass
-class Report:
-    """What was read and what was found."""
-
-    checkpoint: str
-    files: int = 0
-    frames: int = 0
-    bytes: int = 0
-    rows: int = 0
-    shards: int = 0
-    records: int = 0
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def damaged(self) -> bool:
-        return any(finding.level == DAMAGE for finding in self.findings)
-
-    def add(self, level: str, file: str, message: str) -> None:
-        name = os.path.relpath(file, self.checkpoint) if file.startswith("/") else file
-        self.findings.append(Finding(level, name, message))
+from penstock.errors import CheckpointError
 
 
 def verify(disk: Disk, checkpoint: str) -> Report:
@@ -79,41 +41,16 @@ def verify(disk: Disk, checkpoint: str) -> Report:
         )
     _verify_small_files(disk, report)
     tails = _verify_log(disk, report)
-    seen = _try(report, paths.meta(checkpoint), lambda: look(disk, checkpoint))
+    seen = attempt(report, paths.meta(checkpoint), lambda: look(disk, checkpoint))
     if seen is not None:
         _verify_live(disk, report, seen)
         _verify_state(disk, report, seen)
         _verify_rest(disk, report, seen, tails)
+    verify_exports(disk, report, seen.metas.first.query if seen is not None else None)
+    verify_imported(disk, report)
     _note_strangers(disk, report)
     report.findings = list(dict.fromkeys(report.findings))
     return report
-
-
-def _try(report: Report, path: str, read: Callable[[], T], level: str = DAMAGE) -> T | None:
-    """Read; what is refused becomes a finding at the file that the message names."""
-    try:
-        return read()
-    except FileNotFoundError as error:
-        report.add(
-            level, str(error.filename or path), f"{error.filename or path} is gone; restore it from a copy."
-        )
-    except PenstockError as error:
-        if not any(str(error) == known.message for known in report.findings):
-            report.add(level, _file_of(report.checkpoint, str(error)) or path, str(error))
-    except (msgspec.MsgspecError, ValueError) as error:
-        report.add(level, path, f"{path} cannot be read ({error}); restore it from a copy.")
-    return None
-
-
-def _file_of(checkpoint: str, message: str) -> str | None:
-    """The first file of the checkpoint that a message names."""
-    words = (word.rstrip(":;,.") for word in message.split())
-    return next((word for word in words if word.startswith(checkpoint + "/")), None)
-
-
-def _count(report: Report, size: int) -> None:
-    report.frames += 1
-    report.bytes += size
 
 
 # -- log and small files ------------------------------------------------------------------------------------------
@@ -121,14 +58,14 @@ def _count(report: Report, size: int) -> None:
 
 def _verify_small_files(disk: Disk, report: Report) -> None:
     checkpoint = report.checkpoint
-    _try(report, paths.meta(checkpoint), lambda: read_metas(disk, checkpoint))
+    attempt(report, paths.meta(checkpoint), lambda: read_metas(disk, checkpoint))
     for name in disk.list(paths.drivers(checkpoint)):
         generation = paths.parse_claim(name)
         if generation is None:
             continue
         path = paths.claim(checkpoint, generation)
-        claim = _try(report, path, partial(recordlog.read_claim, disk, checkpoint, generation))
-        _count(report, disk.size(path) or 0)
+        claim = attempt(report, path, partial(recordlog.read_claim, disk, checkpoint, generation))
+        count(report, disk.size(path) or 0)
         if claim is not None and claim.generation != generation:
             report.add(
                 DAMAGE,
@@ -137,8 +74,8 @@ def _verify_small_files(disk: Disk, report: Report) -> None:
             )
     beat = paths.heartbeat(checkpoint)
     if disk.size(beat) is not None:
-        _try(report, beat, lambda: decode_frame(disk.read(beat), FrameKind.CLAIM, beat), NOTE)
-        _count(report, disk.size(beat) or 0)
+        attempt(report, beat, lambda: decode_frame(disk.read(beat), FrameKind.CLAIM, beat), NOTE)
+        count(report, disk.size(beat) or 0)
 
 
 def _verify_log(disk: Disk, report: Report) -> list[LogTail]:
@@ -149,7 +86,7 @@ def _verify_log(disk: Disk, report: Report) -> list[LogTail]:
     for part in parts:
         path = paths.log(checkpoint, part)
         newest = part == parts[-1]
-        tail = _try(
+        tail = attempt(
             report,
             path,
             partial(recordlog.read_part, disk, checkpoint, part),
@@ -162,7 +99,7 @@ def _verify_log(disk: Disk, report: Report) -> list[LogTail]:
         data = disk.read(path)
         scan = scan_frames(data, path)
         for frame in scan:
-            _count(report, frame.payload.size)
+            count(report, frame.payload.size)
         if scan.end is ScanEnd.TORN:
             cut = len(data) - scan.end_offset
             report.add(
@@ -171,7 +108,7 @@ def _verify_log(disk: Disk, report: Report) -> list[LogTail]:
                 f"{path} ends in {cut} bytes of an append that a crash cut off and nobody was told of; a start passes over "
                 "them, `penstock checkpoint repair` cuts them off.",
             )
-    _try(report, paths.newest_log(checkpoint), lambda: recordlog.read_tail(disk, checkpoint))
+    attempt(report, paths.newest_log(checkpoint), lambda: recordlog.read_tail(disk, checkpoint))
     if parts and disk.size(paths.newest_log(checkpoint)) is None:
         report.add(
             NOTE,
@@ -203,7 +140,7 @@ def _verify_segment(
     disk: Disk, report: Report, segment: records.Segment, given: InputSpec, level: str
 ) -> None:
     path = paths.data_file(report.checkpoint, segment.extent.file)
-    read = _try(
+    read = attempt(
         report,
         path,
         lambda: (
@@ -213,7 +150,7 @@ def _verify_segment(
         ),
         level,
     )
-    _count(report, segment.extent.length)
+    count(report, segment.extent.length)
     counts = getattr(read, "counts", None)
     if counts is None:
         return
@@ -247,8 +184,8 @@ def _verify_frames(
     whole = True
     for extent, kind in extents:
         path = paths.data_file(report.checkpoint, extent.file)
-        read = _try(report, path, partial(read_entries, disk, report.checkpoint, extent, kind), level)
-        _count(report, extent.length)
+        read = attempt(report, path, partial(read_entries, disk, report.checkpoint, extent, kind), level)
+        count(report, extent.length)
         whole = whole and read is not None
     return whole
 
@@ -267,7 +204,7 @@ def _verify_digests(disk: Disk, report: Report, seen: Look, chain: Chain) -> Non
     for found in rebuild(disk, report.checkpoint, chain, range(chain.spec.shards)):
         report.shards += 1
         version = int(chain.versions[found.shard])
-        given = _try(report, paths.data(report.checkpoint), partial(digest_of, found.entries))
+        given = attempt(report, paths.data(report.checkpoint), partial(digest_of, found.entries))
         if found.version == version and given == chain.digest(found.shard):
             continue
         snapshot = chain.snapshot_of(found.shard)
@@ -314,14 +251,15 @@ def _live_extents(chains: Chains) -> set[Extent]:
 def _note_strangers(disk: Disk, report: Report) -> None:
     root = report.checkpoint
     for folder in (root, paths.drivers(root), paths.logs(root), paths.data(root)):
-        for name in disk.list(folder):
-            if is_temp(name):
-                report.add(
-                    NOTE,
-                    f"{folder}/{name}",
-                    f"{folder}/{name} is what a write left that was cut off; repair removes it.",
-                )
-            elif not is_known_file(root, folder, name):
-                report.add(
-                    NOTE, f"{folder}/{name}", f"{folder}/{name} is no file of Penstock's; it is left alone."
-                )
+        _note_in(disk, report, folder, partial(is_known_file, root, folder))
+    for folder in folders(disk, root):
+        _note_in(disk, report, folder, partial(is_known_outside, root, folder))
+
+
+def _note_in(disk: Disk, report: Report, folder: str, is_known: Callable[[str], bool]) -> None:
+    for name in disk.list(folder):
+        path = f"{folder}/{name}"
+        if is_temp(name):
+            report.add(NOTE, path, f"{path} is what a write left that was cut off; repair removes it.")
+        elif not is_known(name):
+            report.add(NOTE, path, f"{path} is no file of Penstock's; it is left alone.")

@@ -49,10 +49,10 @@ def check_exported(program: Program, operator: str) -> None:
     raise DeclarationError(f"there is no source or operator {operator!r} in this query; {hint}")
 
 
-def read_export(spark: SparkSession, checkpoint: str, operator: str) -> DataFrame:
+def read_export(spark: SparkSession, checkpointLocation: str, name: str) -> DataFrame:
     """Return an export as a streaming DataFrame; in any process that reaches the checkpoint."""
     register(spark)
-    reader = spark.readStream.format(FORMAT).option("checkpoint", checkpoint).option("operator", operator)
+    reader = spark.readStream.format(FORMAT).option("checkpoint", checkpointLocation).option("operator", name)
     return reader.load()
 
 

@@ -6,9 +6,10 @@ own readers (`state-metadata`, `statestore`) and never changes it.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from penstock.dataplane import paths
 from penstock.dataplane.disk import Disk, PosixDisk
-from penstock.dataplane.imported import TIMER, ImportedVariable, Manifest, write_imported
+from penstock.dataplane.imported import TIMER, ImportedVariable, Manifest, read_manifests, write_imported
 from penstock.dataplane.importing import nullable_ddl
 from penstock.errors import CheckpointError
 from penstock.topology.processors import EXPIRES
@@ -68,13 +69,16 @@ class ImportPlan:
         return lines + [f"not carried: {what}" for what in self.not_carried]
 
 
-def look(spark: SparkSession, origin: str, without: tuple[str, ...] = ()) -> ImportPlan:
-    """Read what an old checkpoint has.
+def look(spark: SparkSession, origin: str, checkpoint: str, without: tuple[str, ...] = ()) -> ImportPlan:
+    """Read what an old checkpoint has, and whether it can be carried into a new one. Writes nothing.
 
     Raises:
-        CheckpointError: it is no checkpoint of one stateful Python operator with a committed batch.
+        CheckpointError: it is no checkpoint of one stateful Python operator and one source with a committed batch; the
+            new one is in use; or a state to leave out is not there.
     """
     batch = _last_commit(origin)
+    _check_unused(PosixDisk(), checkpoint)
+    _check_sources(origin, batch)
     rows = spark.read.format("state-metadata").load(origin).collect()
     if len({row.operatorId for row in rows}) != 1:
         raise CheckpointError(
@@ -88,6 +92,7 @@ def look(spark: SparkSession, origin: str, without: tuple[str, ...] = ()) -> Imp
     query = _query_id(origin)
     if operator in _PROCESSORS:
         properties = json.loads(rows[0].operatorProperties)
+        _check_without(origin, without, [one["stateName"] for one in properties["stateVariables"]])
         known = [one for one in properties["stateVariables"] if one["stateName"] not in without]
         variables = {
             one["stateName"]: (_KINDS[one["stateVariableType"]], bool(one["ttlEnabled"]))
@@ -97,6 +102,7 @@ def look(spark: SparkSession, origin: str, without: tuple[str, ...] = ()) -> Imp
         timers = any(one["stateVariableType"] == "TimerState" for one in known)
         return ImportPlan(origin, batch, query, variables, timers, False, offsets, more)
     if operator.lower().startswith(("applyinpandaswithstate", "flatmapgroups")):
+        _check_without(origin, without, [])
         return ImportPlan(origin, batch, query, {}, True, True, offsets, more)
     raise CheckpointError(
         f"{origin} holds the state of {operator}, which Penstock cannot read; transformWithState, "
@@ -105,23 +111,40 @@ def look(spark: SparkSession, origin: str, without: tuple[str, ...] = ()) -> Imp
 
 
 def carry_out(spark: SparkSession, plan: ImportPlan, checkpoint: str, operator: str, source: str) -> Manifest:
-    """Write the state and copy the logs into a checkpoint that no query has used.
-
-    Raises:
-        CheckpointError: the checkpoint is in use already.
-    """
+    """Write the state and copy the logs into the checkpoint that `look` found unused."""
     disk = PosixDisk()
-    if disk.size(paths.meta(checkpoint)) is not None:
-        raise CheckpointError(f"{checkpoint} is the checkpoint of a query already; import into a new one.")
-    if len(plan.offsets) != 1:
-        raise CheckpointError(
-            f"{plan.origin} reads {len(plan.offsets)} sources; only the logs of a query with one can be copied."
-        )
     read = _read_group(spark, plan) if plan.group_function else _read_variables(spark, plan)
     table = pa.concat_tables(read.tables, promote_options="default").combine_chunks()
     manifest = Manifest(operator, plan.origin, plan.batch, read.keys, read.variables, plan.timers)
     copy_logs(disk, plan.origin, paths.ingest(checkpoint, source))
     return write_imported(disk, checkpoint, manifest, table)
+
+
+def _check_unused(disk: Disk, checkpoint: str) -> None:
+    if disk.size(paths.meta(checkpoint)) is not None:
+        raise CheckpointError(f"{checkpoint} is the checkpoint of a query already; import into a new one.")
+    for manifest in read_manifests(disk, checkpoint):
+        raise CheckpointError(
+            f"{checkpoint} has imported state of operator '{manifest.operator}' already; import into a new one."
+        )
+
+
+def _check_sources(origin: str, batch: int) -> None:
+    count = len(_offset_lines(origin, batch))
+    if count != 1:
+        raise CheckpointError(
+            f"{origin} reads {count} sources; only the logs of a query with one can be copied."
+        )
+
+
+def _check_without(origin: str, without: Sequence[str], known: Sequence[str]) -> None:
+    for name in without:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
+        listed = f"it has {', '.join(known)}." if known else "the state of a group function has no names."
+        hint = f"did you mean {near[0]!r}?" if near else listed
+        raise CheckpointError(f"--without: {origin} has no state {name!r}; {hint}")
 
 
 def copy_logs(disk: Disk, origin: str, target: str) -> None:
@@ -274,10 +297,13 @@ def _watermark(origin: str, batch: int) -> bool:
     return int(found.get("nextBatchWatermarkMs", 0)) > 0
 
 
+def _offset_lines(origin: str, batch: int) -> list[str]:
+    """One line for each source; "-" where the batch took nothing of it yet."""
+    return [line for line in _lines(f"{origin}/offsets/{batch}")[1:] if line.strip()]
+
+
 def _offsets(origin: str, batch: int) -> list[Any]:
-    return [
-        json.loads(line) for line in _lines(f"{origin}/offsets/{batch}")[1:] if line.strip() not in ("", "-")
-    ]
+    return [json.loads(line) for line in _offset_lines(origin, batch) if line.strip() != "-"]
 
 
 def _query_id(origin: str) -> str:

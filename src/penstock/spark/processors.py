@@ -17,8 +17,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from penstock.errors import DeclarationError
-from penstock.spark.dataframes import stream_of
+from penstock.spark.initial import initial_rows
 from penstock.topology.stream import Stream
 
 
@@ -42,22 +41,8 @@ class SparkKit:
     ) -> StatefulProcessor:
         return GroupFunction(function, timeout, watermarked)
 
-    def initial_rows(self, grouped: Any, operator: str) -> tuple[Stream, tuple[str, ...]]:
-        from pyspark.sql import GroupedData
-        from pyspark.sql import functions as f
-
-        if not isinstance(grouped, GroupedData) or grouped._df.isStreaming:
-            raise DeclarationError(
-                f"operator '{operator}': initialState takes df.groupBy(key) of a batch DataFrame, not {grouped!r}."
-            )
-        keys = tuple(grouped.agg(f.count("*")).columns[:-1])
-        missing = [key for key in keys if key not in grouped._df.columns]
-        if missing:
-            raise DeclarationError(
-                f"operator '{operator}': initialState is grouped by {missing[0]}, which is no column of it; select it as "
-                "a column first."
-            )
-        return stream_of(grouped._df, f"{operator}_initial", None), keys
+    def initial_rows(self, given: Any, operator: str) -> tuple[Stream, tuple[str, ...]]:
+        return initial_rows(given, operator)
 
 
 @lru_cache(maxsize=1024)

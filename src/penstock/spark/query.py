@@ -206,10 +206,10 @@ class Query:
             found = self._tables.get(stage, [])
             return pa.concat_tables(found) if found else schema.empty_table()
 
-    def to_stream(self, operator: str) -> DataFrame:
+    def to_stream(self, name: str) -> DataFrame:
         """Return the rows of a source or operator as a streaming DataFrame, from the oldest that are kept.
 
-        It must be exported: `option("export", operator)`. A Spark query over it has each row exactly once, with its own
+        It must be exported: `option("export", name)`. A Spark query over it has each row exactly once, with its own
         checkpoint; it may outlive this query and go on with the next one on the same checkpoint.
 
         Raises:
@@ -218,8 +218,8 @@ class Query:
         from penstock.spark.exported import check_exported, read_export
 
         assert self._shell is not None
-        check_exported(self._shell.engine.program, operator)
-        return read_export(self._spark, self.checkpoint, operator)
+        check_exported(self._shell.engine.program, name)
+        return read_export(self._spark, self.checkpoint, name)
 
     def latency(self, operator: str, since: float | None = None) -> Latency | None:
         """Return the latency of an operator's rows, from arrival at the source to commit.

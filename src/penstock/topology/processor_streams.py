@@ -47,6 +47,7 @@ class ProcessorMethods:
         name: str | None = None,
         shards: int = _SHARDS,
         cores: int | None = None,
+        on_error: str = "fail",
     ) -> Stream:
         """Run a `pyspark.sql.streaming.StatefulProcessor`, unchanged, whose methods take and yield rows.
 
@@ -54,17 +55,20 @@ class ProcessorMethods:
 
         Args:
             statefulProcessor, outputStructType, outputMode, timeMode, eventTimeColumnName: as in PySpark.
-            initialState: `df.groupBy(key)` of a batch DataFrame, or of a bounded stream; `handleInitialState` is called
-                once per row of it, before any other source is read.
+            initialState: `df.groupBy(key)` of a batch DataFrame, or of a bounded stream; or a DataFrame as
+                `spark.read.format("statestore")` gives it. `handleInitialState` is called once per row of it, before
+                any other source is read.
             name: of the operator; it is the identity of its state across restarts.
             shards, cores: as of `agg`.
+            on_error: "fail" ends the query when the processor raises; "dead_letter" takes back what the call changed in
+                the key's state and timers, puts a row out on `dead_letters` of the returned stream, and goes on.
 
         Raises:
             DeclarationError: it is no processor, its `init` fails, or a mode, schema or initial state does not fit.
         """
         return self._processor(
             "transformWithState", "rows", statefulProcessor, outputStructType, outputMode, timeMode,
-            initialState, eventTimeColumnName, name, shards, cores,
+            initialState, eventTimeColumnName, name, shards, cores, on_error,
         )  # fmt: skip
 
     def transformWithStateInPandas(
@@ -79,12 +83,13 @@ class ProcessorMethods:
         name: str | None = None,
         shards: int = _SHARDS,
         cores: int | None = None,
+        on_error: str = "fail",
     ) -> Stream:
         """Run a `StatefulProcessor`, unchanged, whose methods take and yield pandas frames; otherwise as
         `transformWithState`."""
         return self._processor(
             "transformWithStateInPandas", "frames", statefulProcessor, outputStructType, outputMode, timeMode,
-            initialState, eventTimeColumnName, name, shards, cores,
+            initialState, eventTimeColumnName, name, shards, cores, on_error,
         )  # fmt: skip
 
     def applyInPandasWithState(
@@ -98,14 +103,17 @@ class ProcessorMethods:
         name: str | None = None,
         shards: int = _SHARDS,
         cores: int | None = None,
+        on_error: str = "fail",
     ) -> Stream:
         """Call `func(key, frames, state)`, written for PySpark's method of this name, unchanged.
 
         Args:
             func, outputStructType, stateStructType, outputMode, timeoutConf: as in PySpark; `state` is a
                 `pyspark.sql.streaming.state.GroupState`.
-            name, shards, cores: as of `transformWithState`.
+            name, shards, cores, on_error: as of `transformWithState`.
         """
+        from penstock.topology.nodes import check_on_error
+
         check_function(func, ("key", "frames", "state"), "applyInPandasWithState(...)")
         operator = self._named(name, getattr(func, "__name__", "func"))
         mode = processors.check_modes(
@@ -119,7 +127,10 @@ class ProcessorMethods:
         made = kit.group_function(func, timeout, event_time is not None)
         declared = Processor(made, "frames", mode, (state,), kit, event_time, wide=False)
         schema = parse_schema(outputStructType, f"output schema of operator '{operator}'")
-        return self._operator(operator, "processor", schema, shards, cores, processor=declared)
+        letters = check_on_error(on_error, "applyInPandasWithState(...)")
+        return self._operator(
+            operator, "processor", schema, shards, cores, processor=declared, dead_letters=letters
+        )
 
     def _processor(
         self,
@@ -134,13 +145,16 @@ class ProcessorMethods:
         name: str | None,
         shards: int,
         cores: int | None,
+        on_error: str,
     ) -> Stream:
+        from penstock.topology.nodes import check_on_error
+
         processors.check_processor(processor, what)
         operator = self._named(name, type(processor).__name__)
         mode = processors.check_modes(what, operator, output_mode, time_mode, processors.TIME_MODES)
         event_time = self._event_time(operator, mode, what)
         schema = parse_schema(output, f"output schema of operator '{operator}'")
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"dead_letters": check_on_error(on_error, f"{what}(...)")}
         if event_column:
             _check_event_column(event_column, schema, operator)
             more["emitted_time"] = event_column

@@ -52,8 +52,8 @@ class Kit(Protocol):
         """Return a processor that serves an `applyInPandasWithState` function."""
         ...
 
-    def initial_rows(self, grouped: Any, operator: str) -> tuple[Any, tuple[str, ...]]:
-        """Return a grouped batch DataFrame as a bounded stream, and its key columns."""
+    def initial_rows(self, given: Any, operator: str) -> tuple[Any, tuple[str, ...]]:
+        """Return a grouped batch DataFrame, or one of the state reader, as a bounded stream, and its key columns."""
         ...
 
 

@@ -16,6 +16,7 @@ from tests.unit.dataplane.looked_at import PROGRAMS, left_behind
 
 from penstock.dataplane import paths, recordlog
 from penstock.dataplane.chains import Chains
+from penstock.dataplane.findings import DAMAGE, NOTE
 from penstock.dataplane.frames import frame_size, scan_frames
 from penstock.dataplane.identity import skeleton
 from penstock.dataplane.inspecting import (
@@ -29,7 +30,7 @@ from penstock.dataplane.opening import open_checkpoint
 from penstock.dataplane.rebuilding import input_schema, read_key
 from penstock.dataplane.recordlog import Claim, Heartbeat
 from penstock.dataplane.repairing import What, apply_repair, named_files, plan_repair
-from penstock.dataplane.verifying import DAMAGE, NOTE, verify
+from penstock.dataplane.verifying import verify
 from penstock.errors import CheckpointError
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import key_of, local_program, memory_program

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -17,12 +18,14 @@ import pyarrow as pa
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.logic.grouping import Groups, group_by_key
 from penstock.dataplane.logic.processor_flavours import Flavour, Frames, Rows
+from penstock.dataplane.logic.processor_letters import LetteredCalls
 from penstock.dataplane.logic.processor_states import ENDS, Tools, timer_kinds
 from penstock.dataplane.logic.protocol import LATE, EpochInput, ShardedRows
 from penstock.dataplane.logic.rows import _blocks, operator_error
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.protocol import I64, U16
+from penstock.dataplane.state.timers import Due
 from penstock.errors import OperatorError
 from penstock.topology.processors import Processor, copy_processor
 from penstock.topology.rows import batch_to_rows, row_class
@@ -40,6 +43,7 @@ class ProcessorSpec:
     schema: pa.Schema
     initial_keys: tuple[str, ...] = ()
     """Key columns of its second input, the initial state; none where it has no such input."""
+    dead_letters: bool = False
 
     stateful = True
 
@@ -91,6 +95,7 @@ class ProcessorLogic:
         self._call_user(None, lambda: self._processor.init(declared.kit.handle(self._tools)))
         self.sides: dict[str, pa.Table] = {}
         self.late_rows = 0
+        self._lettered: LetteredCalls | None = None
 
     def close(self) -> None:
         """Let the processor clean up; the lease ends."""
@@ -102,6 +107,8 @@ class ProcessorLogic:
         self.sides, self.late_rows = {}, 0
         self._tools.time_ms = given.time_us // 1000
         self._tools.watermark_ms = 0
+        if self._spec.dead_letters:
+            self._lettered = LetteredCalls(self._operator, given.time_us, self.state, self._flavour.batch)
         made = _Made()
         with collector_off():
             if self._spec.initial_keys and given.inputs[1].rows.num_rows:
@@ -114,6 +121,8 @@ class ProcessorLogic:
             if self._kinds:
                 self._fire(given, made)
         self._tools.key = None
+        if self._lettered is not None:
+            self.sides = {**self.sides, **self._lettered.letters.sides()}
         return made.table(self._spec.schema)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
@@ -139,33 +148,59 @@ class ProcessorLogic:
         states = self._touch(given, groups)
         clocks = self._row_clocks(given, groups, epoch)
         for first, last in _blocks(groups.bounds):
-            self._take_block(table, states[first:last], groups.bounds[first : last + 1], clocks, first, made)
+            start, end = groups.bounds[first], groups.bounds[last]
+            bounds = [bound - start for bound in groups.bounds[first : last + 1]]
+            block = table.slice(start, end - start)
+            times = None if clocks is None else clocks[first:last]
+            if self._lettered is None:
+                results = self._call(block, states[first:last], bounds, times)
+            else:
+                keys = groups.keys[first:last]
+                results = self._call_with_letters(block, states[first:last], keys, bounds, times)
+            self.state.settle(states[first:last])
+            self._put_out(states[first:last], results, made)
 
-    def _take_block(
-        self,
-        table: pa.Table,
-        states: list[KeyState],
-        bounds: list[int],
-        clocks: list[int] | None,
-        first: int,
-        made: _Made,
-    ) -> None:
-        base = bounds[0]
-        feeds = self._flavour.split(table.slice(base, bounds[-1] - base), [bound - base for bound in bounds])
+    def _call(
+        self, block: pa.Table, states: list[KeyState], bounds: list[int], clocks: list[int] | None
+    ) -> list[list[Any]]:
+        feeds = self._flavour.split(block, bounds)
         tools, handle, results, state = self._tools, self._processor.handleInputRows, [], states[0]
         values = self._timer_values(0)
         try:
             for at, (state, feed) in enumerate(zip(states, feeds, strict=True)):
                 tools.key = state
                 if clocks is not None:
-                    values = self._timer_values(clocks[first + at])
+                    values = self._timer_values(clocks[at])
                 result = handle(state._key, feed, values)
                 # A generator has to run now: its state would be settled by the time its rows are read.
                 results.append(result if type(result) is list else [] if result is None else list(result))
         except Exception as error:
             raise operator_error(self._operator, state._key, error) from error
-        self.state.settle(states)
-        self._put_out(states, results, made)
+        return results
+
+    def _call_with_letters(
+        self,
+        block: pa.Table,
+        states: list[KeyState],
+        keys: list[bytes],
+        bounds: list[int],
+        clocks: list[int] | None,
+    ) -> list[list[Any]]:
+        """As `_call`, but a call that raises, or gives rows that do not fit, is taken back and kept as a letter."""
+        feeds = self._flavour.split(block, bounds)
+
+        def call(at: int) -> list[Any]:
+            feed = next(feeds)
+            self._tools.key = states[at]
+            values = self._timer_values(0 if clocks is None else clocks[at])
+            return list(self._processor.handleInputRows(states[at]._key, feed, values) or ())
+
+        def rows(at: int) -> list[Any]:
+            found: list[Any] = block.slice(bounds[at], bounds[at + 1] - bounds[at]).to_pylist()
+            return found
+
+        assert self._lettered is not None
+        return self._lettered.take_rows(states, keys, call, rows)
 
     def _row_clocks(self, given: ShardedRows, groups: Groups, epoch: EpochInput) -> list[int] | None:
         """The watermark that each key's rows see: what stood before the newest of their batches."""
@@ -232,34 +267,40 @@ class ProcessorLogic:
             if due:
                 self._fire_shard(shard, due, 0 if watermark is None else _ms(watermark), made)
 
-    def _fire_shard(self, shard: int, due: Sequence[Any], watermark_ms: int, made: _Made) -> None:
+    def _fire_shard(self, shard: int, due: Sequence[Due], watermark_ms: int, made: _Made) -> None:
         keys = list(dict.fromkeys(one.key for one in due))
         states = dict(zip(keys, self.state.touch(shard, keys), strict=True))
-        tools, values = self._tools, self._timer_values(watermark_ms)
-        fired: list[KeyState] = []
-        results: list[list[Any]] = []
-        for time_us, key in due:
-            state = states[key]
-            if not tools.has_timer(state, time_us):
-                continue  # a handler before this one took it back
-            if time_us % 1000 == ENDS:
-                tools.end(state, time_us)
-                continue
-            tools.key = state
-            fired.append(state)
-            results.append(self._fire_one(state, time_us // 1000, values))
-            tools.drop_timer(state, time_us)
-        self.state.settle(list(states.values()))
-        self._put_out(fired, results, made)
+        values = self._timer_values(watermark_ms)
 
-    def _fire_one(self, state: KeyState, expiry_ms: int, values: Any) -> list[Any]:
-        info = self._declared.kit.expired_timer(expiry_ms)
+        def call(state: KeyState, time_us: int) -> list[Any] | None:
+            return self._fire_one(state, time_us, values)
+
+        if self._lettered is None:
+            made_by = {
+                one: self._call_user(states[one.key]._key, partial(call, states[one.key], one.time_us))
+                for one in due
+            }
+        else:
+            made_by = self._lettered.fire(due, states, call, self._tools.drop_timer)
+        fired = {one: result for one, result in made_by.items() if result is not None}
+        self.state.settle(list(states.values()))
+        self._put_out([states[one.key] for one in fired], list(fired.values()), made)
+
+    def _fire_one(self, state: KeyState, time_us: int, values: Any) -> list[Any] | None:
+        """Fire one timer; None when a handler before it took it back, or when it is the hidden one."""
+        tools = self._tools
+        if not tools.has_timer(state, time_us):
+            return None
+        if time_us % 1000 == ENDS:
+            tools.end(state, time_us)
+            return None
+        tools.key = state
+        info = self._declared.kit.expired_timer(time_us // 1000)
         key = tuple.__new__(self._timer_key, state._key)
         handle = self._processor.handleExpiredTimer
-        made: list[Any] = self._call_user(
-            state._key, lambda: list(handle(key=key, timerValues=values, expiredTimerInfo=info) or ())
-        )
-        return made
+        found = list(handle(key=key, timerValues=values, expiredTimerInfo=info) or ())
+        tools.drop_timer(state, time_us)
+        return found
 
     # -- calls and outputs --------------------------------------------------------------------------------------------
 

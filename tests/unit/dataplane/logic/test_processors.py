@@ -54,7 +54,7 @@ class PlainKit:
     def group_function(self, function: Callable[..., Any], timeout: str, watermarked: bool) -> Any:
         raise NotImplementedError
 
-    def initial_rows(self, grouped: Any, operator: str) -> Any:
+    def initial_rows(self, given: Any, operator: str) -> Any:
         raise NotImplementedError
 
 
