@@ -93,6 +93,12 @@ def pages() -> list[str]:
     return [page for page in found if BLOCK.search(text_of(page))]
 
 
+def initial_rows(given: object, operator: str) -> tuple[Any, tuple[str, ...]]:
+    """Stands for state that Spark's reader gives."""
+    known = penstock.from_rows([], schema="user string, count long", name=f"{operator}_initial")
+    return known, ("user",)
+
+
 @pytest.fixture
 def started() -> list[writer.Declared]:
     """What the blocks of a page have started."""
@@ -123,6 +129,7 @@ def stand_ins(
     monkeypatch.setattr(penstock, "session", lambda *_, **__: MagicMock(spec=SparkSession))
     monkeypatch.setattr(penstock, "streams", create_autospec(streams), raising=False)
     monkeypatch.setattr("penstock.spark.exported.register", lambda spark: None)
+    monkeypatch.setattr("penstock.spark.processors.initial_rows", initial_rows)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["app.py", "checkpoint"])
