@@ -30,6 +30,7 @@ from penstock.bench.turns import Turns
 
 BOUND_MS = 500.0
 TIGHT_MS = 100.0
+WHOLE_EPOCH_S = 5.0
 MANY_KEYS = 10_000_000
 CORES = 2
 QUICK_CLIMB = (0.2, 0.4, 0.6, 0.75, 0.9)
@@ -208,8 +209,10 @@ class Bench:
 
     def _processor_round(self) -> tuple[Held, Held]:
         size = spark_baseline.ROW_BATCH_ROWS
-        rows = ours.run_saturated(ours.processor_count, self.plan.seconds, maxEpochRows=size)
-        frames = ours.run_saturated(ours.processor_count_in_pandas, self.plan.seconds, maxEpochRows=size)
+        # Epochs as large as Spark's batches: bounded in rows, and not by the time they take.
+        epochs = {"maxEpochRows": size, "maxEpochSeconds": WHOLE_EPOCH_S}
+        rows = ours.run_saturated(ours.processor_count, self.plan.seconds, **epochs)
+        frames = ours.run_saturated(ours.processor_count_in_pandas, self.plan.seconds, **epochs)
         return rows, frames
 
     # -- the rest -----------------------------------------------------------------------------------------------------
