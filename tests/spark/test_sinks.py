@@ -197,7 +197,7 @@ def test_a_parquet_sink_that_fails_at_one_point_after_the_other_neither_loses_no
         with monkeypatch.context() as patch:
             if rule is not None:
                 plan = FaultPlan([rule])
-                patch.setattr(sinks, "PosixDisk", lambda temps, plan=plan: PosixDisk(plan, temps=temps))
+                patch.setattr(sinks, "PosixDisk", lambda temps=None, plan=plan: PosixDisk(plan, temps=temps))
             else:
                 patch.setattr(Engine, "on_sink_done", kill)
             query = writer.start(str(out), spark=spark)

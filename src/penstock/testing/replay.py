@@ -186,7 +186,8 @@ class _Operator:
                 epochs, rows, digests = epochs + 1, rows + took, digests + compared
                 if epochs % FLUSH_EVERY == 0 and self._state is not None:
                     self._state.flush(0.5)
-            self._check_content()
+            else:
+                self._check_content()
         finally:
             if self._state is not None:
                 self._state.close()
