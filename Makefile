@@ -46,7 +46,11 @@ demo: $(STAMP) ## Run a small exchange for about a minute: orders, matching, sta
 
 .PHONY: test
 test: $(STAMP) ## Run all tests at small counts (under 15 minutes)
-	@$(BIN)/python -m pytest $(TESTS)
+	@$(BIN)/python -m pytest -m "not long" --durations=12 $(TESTS)
+
+.PHONY: test-long
+test-long: $(STAMP) ## Run the tests that take too long for `make test` (under 15 minutes)
+	@$(BIN)/python -m pytest -m long --durations=12 $(TESTS)
 
 .PHONY: oracle
 oracle: $(STAMP) ## Compare stateful processors with plain Spark on the same rows (about two minutes)

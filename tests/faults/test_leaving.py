@@ -18,7 +18,7 @@ from penstock.dataplane import recordlog
 from penstock.dataplane.disk import PosixDisk
 from penstock.spark.localcluster import LocalCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,9 @@ from penstock.cli.importing import run_import
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.long
+
+
 MOVED = (ours.RunningCount, ours.LastItems, ours.KindCounts, ours.Session)
 FILES = 2
 

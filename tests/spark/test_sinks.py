@@ -187,6 +187,7 @@ POINTS: dict[str, FaultRule | None] = {
 }
 
 
+@pytest.mark.long
 def test_a_parquet_sink_that_fails_at_one_point_after_the_other_neither_loses_nor_doubles_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

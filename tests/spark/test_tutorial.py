@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 PROGRAM = re.compile(r"```python\n(# (\w+\.py)\n.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)
 
@@ -72,6 +74,7 @@ def total_of(first: int, minutes: int) -> int:
     return sum((first + minute) % 10 for minute in range(minutes))
 
 
+@pytest.mark.long
 def test_the_programs_of_the_tutorial_run_as_they_stand(tmp_path: Path) -> None:
     outputs = write_programs(tmp_path)
     assert list(outputs) == ["first.py", "live.py", "windows.py", "test_visits.py"]
