@@ -50,12 +50,14 @@ def test_killed_leases_and_executors_change_nothing_and_tampering_would_show(
                 replay(str(forged), run.program())
 
 
+@pytest.mark.long
 def test_a_lease_that_was_stopped_and_goes_on_after_it_was_replaced_changes_nothing(
     on: LocalCluster, tmp_path: Path
 ) -> None:
     assert len(list(spark_kills.stop_leases(on, tmp_path, 2, seed=3))) == 2
 
 
+@pytest.mark.long
 def test_of_two_drivers_the_paused_one_ends_with_the_winners_name_and_one_line_is_left(
     on: LocalCluster, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ for pause_s in (3.0, 2.3):
 """
 
 
+@pytest.mark.long
 def test_a_stop_in_the_middle_of_a_batch_leaves_no_trace_on_standard_error(tmp_path: Path) -> None:
     program = tmp_path / "stopped.py"
     program.write_text(STOPPED)
