@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _start(declared: _writer.Declared, spark: Any) -> Any:
-    from penstock.spark.query import start
+    from penstock.spark.starting import start
 
     return start(declared, spark)
 

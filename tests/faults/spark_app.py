@@ -139,7 +139,7 @@ def main() -> None:
     given = json.loads(Path(sys.argv[1]).read_text())
     if given.get("kill_at_step"):
         from penstock.dataplane.disk import PosixDisk
-        from penstock.spark import query as starting
+        from penstock.spark import starting
 
         kill = KillAtStep(given["kill_at_step"])
         starting.PosixDisk = lambda: PosixDisk(kill)  # type: ignore[assignment,misc]

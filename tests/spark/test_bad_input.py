@@ -32,7 +32,7 @@ from penstock.dataplane import paths
 from penstock.dataplane.disk import PosixDisk, Step
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.recordlog import frame_bytes
-from penstock.spark import query as starting
+from penstock.spark import starting
 from penstock.testing.faults import FaultPlan, fail
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tests.spark.flows import (
 )
 
 import penstock
-import penstock.spark.query
+import penstock.spark.starting
 from penstock.spark.localcluster import find_python_workers
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def lease_pids(query: Query) -> list[int]:
 def test_a_takeover_ends_the_first_query_with_the_winners_name_and_its_leases(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(penstock.spark.query, "make_way", lambda *_: None)  # as if in two processes
+    monkeypatch.setattr(penstock.spark.starting, "make_way", lambda *_: None)  # as if in two processes
     with running(two_steps(ROWS, rate=1500), spark, tmp_path, "noop") as first:
         wait_until(lambda: committed(first) > 500, first)
         with running(two_steps(ROWS, rate=1500), spark, tmp_path, "noop", takeover=True) as second:
