@@ -1,0 +1,115 @@
+"""What is believed about rates, loads and latencies: the smoothed form of samples, and the only thing models and
+policies look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.control.measure.sample import F64, I64
+
+
+@dataclass(frozen=True)
+class EpochCosts:
+    """Coefficients of the epoch model: D = (o0 + o1 k + o2 touched shards) / (1 - largest task's load), latency = c D."""
+
+    o0_s: float = 0.004
+    o1_s: float = 0.001
+    o2_s: float = 0.00005
+    c: float = 1.5
+
+
+@dataclass(frozen=True)
+class TaskEstimate:
+    """One task: how many rows it completes in a second of useful time, and how much of its time is useful."""
+
+    index: int
+    node: str
+    service_per_s: float
+    useful_ratio: float = 0.0
+
+
+@dataclass(frozen=True)
+class ExecutorEstimate:
+    """One elastic executor. Arrays are by shard; shards of other executors hold zeros and task -1."""
+
+    name: str
+    operator: str
+    task_of: npt.NDArray[np.int32]
+    tasks: tuple[TaskEstimate, ...]
+    arrival_per_s: F64
+    """λ per shard."""
+    load: F64
+    """Core-seconds per second that each shard needs on a node of speed 1."""
+    backlog_rows: F64
+    """Rows that have arrived and are not completed."""
+    latency_s: F64
+    """Instantaneous latency l per shard (StreamSwitch 4.1); NaN where it is not known."""
+    state_bytes: I64
+    service_per_s: float
+    """μ: rows a second of one task on a node of speed 1."""
+    scv_arrival: float = 1.0
+    """Squared coefficient of variation of inter-arrival times."""
+    scv_service: float = 1.0
+    measured_s: float | None = None
+    """Mean latency of rows from their arrival at the executor to their commit, as measured."""
+    measured_p99_s: float | None = None
+    epoch: EpochCosts = EpochCosts()
+    in_bytes_per_s: float = 0.0
+    out_bytes_per_s: float = 0.0
+
+    @property
+    def k(self) -> int:
+        """Cores it holds."""
+        return len(self.tasks)
+
+    @property
+    def rate_per_s(self) -> float:
+        """λ of the whole executor."""
+        return float(self.arrival_per_s.sum())
+
+    def task_loads(self) -> F64:
+        """Load of each task, in the order of `tasks`, on its own node: core-seconds per second."""
+        place = {task.index: at for at, task in enumerate(self.tasks)}
+        found = np.zeros(len(self.tasks))
+        for shard in np.flatnonzero(self.task_of >= 0):
+            at = place.get(int(self.task_of[shard]))
+            if at is not None:
+                speed = self.tasks[at].service_per_s / self.service_per_s if self.service_per_s else 1.0
+                found[at] += self.load[shard] / max(speed, 1e-9)
+        return found
+
+
+@dataclass(frozen=True)
+class NodeEstimate:
+    """One node; loads are shares of what it was given."""
+
+    name: str
+    cores: int
+    cpu_ratio: float = 0.0
+    memory_ratio: float = 0.0
+    io_ratio: float = 0.0
+    speed: float = 1.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The whole picture at one moment."""
+
+    at_s: float
+    executors: Mapping[str, ExecutorEstimate]
+    nodes: Mapping[str, NodeEstimate]
+    edges: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(producer, consumer) -> rows a second on that edge."""
+    sources_per_s: Mapping[str, float] = field(default_factory=dict)
+    """λ0: rows a second that each source takes in."""
+    latency_s: float | None = None
+    """Measured mean end-to-end latency."""
+    latency_p99_s: float | None = None
+    treating: bool = False
+    """Whether a plan is still being carried out; most policies decide nothing meanwhile."""
+    invalid: str | None = None
+    """Why nothing should be decided on this estimate (missing samples, say); None where it holds."""
