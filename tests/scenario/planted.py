@@ -158,15 +158,15 @@ PLANTED = (
     ),
     Planted(
         "a lost task's shards are brought before its last record is durable",
-        {ENGINE: [("if run.phase is not Phase.IDLE and slot.index in run.parts:", "if False:")]},
+        {"penstock.dataplane.run": [("if self.phase is Phase.IDLE or not self.parts:", "if True:")]},
     ),
     Planted(
         "reports of leases that are not held any more are taken",
         {ENGINE: [
             ("if held is None or self.failed is not None:", "if self.failed is not None:"),
             ("        held.heard_at = self._clock()\n", ""),
-            ("if done.part.task not in run.waiting_for or run.slots[done.part.task].lease != lease:",
-             "if done.part.task not in run.waiting_for:"),
+            ("if slot is None or slot.index not in run.waiting_for or slot.lease != lease:",
+             "if slot is None or slot.index not in run.waiting_for:"),
         ]},
         turn=0,
     ),

@@ -148,7 +148,7 @@ def _tasks_by_pid(shell: Any) -> dict[int, str]:
     """Name the process of each lease by the tasks it carries. Runs on the hub's thread."""
     tasks: dict[str, list[str]] = {}
     for stage, run in shell.engine.runs.items():
-        for number, slot in enumerate(run.slots):
+        for number, slot in enumerate(run.slots.values()):
             if slot.lease is not None:
                 tasks.setdefault(slot.lease, []).append(f"{stage}/{number}")
     return {pid: "+".join(tasks.get(lease, ["idle"])) for lease, pid in shell.lease_pids.items()}

@@ -48,7 +48,7 @@ def test_leases_stand_in_the_spark_ui_under_the_names_of_their_tasks(
             lambda shell: {
                 f"penstock {slot.stage}, task {slot.index + 1} of {len(run.slots)}"
                 for run in shell.engine.runs.values()
-                for slot in run.slots
+                for slot in run.slots.values()
             }
         )
     assert "penstock regions, task 2 of 2" in named

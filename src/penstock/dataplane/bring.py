@@ -15,15 +15,22 @@ import numpy as np
 from penstock.dataplane.channel import read_entries
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
-from penstock.dataplane.messages import Bring, BringShard, BroughtShard
+from penstock.dataplane.messages import Bring, BringShard, BroughtShard, Prepare
 from penstock.dataplane.records import DeltaFrame
 from penstock.dataplane.state.protocol import U16, Delta, TaskState
 
 
 def bring_shards(
-    state: TaskState, message: Bring, disk: Disk, checkpoint: str, node_dir: str, home: str
+    state: TaskState,
+    message: Bring | Prepare,
+    disk: Disk,
+    checkpoint: str,
+    node_dir: str,
+    home: str,
+    prefix: str = "",
 ) -> list[tuple[BroughtShard, str]]:
-    """Bring all shards of a message; return what came of each and the name of its environment.
+    """Bring all shards of a message; return what came of each and the name of its environment, which is in the folder
+    `home` of the node's directory and begins with `prefix` where it is made anew.
 
     Raises:
         CorruptFileError: a snapshot or delta that the chain names is damaged.
@@ -31,7 +38,7 @@ def bring_shards(
     results: list[tuple[BroughtShard, str]] = []
     rebuild: list[tuple[BringShard, str]] = []
     for wanted in message.shards:
-        name = f"{home}/{message.stage}-{message.task}-{wanted.shard}"
+        name = f"{home}/{prefix}{message.stage}-{message.task}-{wanted.shard}"
         if _take_local(state, wanted, message.deltas, disk, checkpoint, node_dir):
             assert wanted.local is not None
             results.append((BroughtShard(wanted.shard, True, "local"), wanted.local))

@@ -8,8 +8,7 @@ same code. Only what `on_appended` confirmed is ever published.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -18,11 +17,13 @@ from penstock.dataplane import messages, records
 from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
 from penstock.dataplane.channel import Deal
 from penstock.dataplane.cleanup import plan_cleanup
-from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
+from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.latency import LatencyLog
 from penstock.dataplane.logline import Appender, LogLine, Pending
 from penstock.dataplane.pace import Pace
+from penstock.dataplane.placement import Placement
+from penstock.dataplane.placing import Placing
 from penstock.dataplane.positions import GroupTake, stamps_of, take_epoch
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
@@ -33,12 +34,12 @@ from penstock.dataplane.state.protocol import U16
 from penstock.errors import CheckpointError, CorruptFileError, OperatorError, PenstockError, StorageError
 
 STORAGE_RETRIES = 8
-MAX_LOSSES = 8
-"""Processes that one task may lose in a row inside its work before the query ends."""
 SLOW_S = 5.0
 """Time after which an epoch in work is worth a word to the user."""
 PACED_S = 0.1
 """Shortest time between epochs from which on it is a wish of the user's, and not a bound of what they cost."""
+PLAN_TIMEOUT_S = 60.0
+"""Time in which the leases that a plan needs have to come up."""
 STALL_S = 2.0
 """Gap between two steps after which this process itself was held up, and silence proves nothing."""
 
@@ -94,7 +95,6 @@ class Engine:
         self._wall = wall
         self._line = LogLine(shell, self._make_base, settings.base_interval_s)
         self._stepped_at = 0.0
-        self._capacity = 1
         self._arrivals: dict[str, Arrivals] = {}
         self._storage_failures: dict[str, int] = {}
         self._committed: dict[str, Callable[[], None]] = {}
@@ -103,13 +103,13 @@ class Engine:
         self._over: set[str] = set()
         self._at_batch: set[str] = set()
         """Sources whose Spark query is at a batch."""
-        self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
+        self.placing = Placing(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, capacity: int) -> None:
         """Begin: write the first base of this generation, then accept leases."""
-        self._capacity = capacity
+        self.placing.capacity = capacity
         for run in self.runs.values():
             run.rows_at = self._clock()
         self._line.start_base()
@@ -127,8 +127,34 @@ class Engine:
 
     def set_capacity(self, leases: int) -> None:
         """Say how many leases can be held at most; tasks are dealt over what there is."""
-        self._capacity = max(1, leases)
-        self._assign()
+        self.placing.capacity = max(1, leases)
+        self.placing.assign()
+        self.step()
+
+    def set_nodes(self, nodes: Iterable[str]) -> None:
+        """Say which nodes there are, leases on them or not."""
+        self.placing.set_nodes(nodes)
+
+    def place(self, wanted: Sequence[Placement], timeout_s: float = PLAN_TIMEOUT_S) -> None:
+        """Give stages other tasks, nodes or shards; each begins at its next boundary, the others do not notice.
+
+        A plan whose leases do not come within `timeout_s` is given up, and what ran before goes on.
+
+        Raises:
+            PlanError: it cannot be carried out; nothing has changed.
+        """
+        self.placing.place(wanted, timeout_s)
+        self.step()
+
+    def pause(self, stages: Iterable[str]) -> None:
+        """Let stages begin no epoch until they are resumed; those in flight are committed."""
+        for stage in stages:
+            self.runs[stage].paused = True
+
+    def resume(self, stages: Iterable[str]) -> None:
+        for stage in stages:
+            self.runs[stage].paused = False
+        self.step()
 
     def ask_empty_epoch(self, stage: str) -> None:
         """Let an operator have its next boundary even if no rows wait for it: an epoch without rows."""
@@ -137,38 +163,32 @@ class Engine:
 
     def wanted_leases(self) -> int:
         """How many leases the stages could use, at most the capacity."""
-        return (
-            0
-            if self.stopping or self.failed
-            else min(self._capacity, sum(len(run.slots) for run in self.runs.values()))
-        )
+        return 0 if self.stopping or self.failed else self.placing.wanted_leases()
 
     def foresee_leases(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
         """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
-        slots = [slot for run in self.runs.values() for slot in run.slots]
-        return mean_tasks(slots, list(self.leases), awaited, asked, self.wanted_leases())
+        return self.placing.foresee(awaited, asked)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def on_lease_up(self, lease: str, node: str) -> None:
         """A lease has said hello."""
         self.leases[lease] = Lease(lease, node, self._clock())
-        self._assign()
+        self.placing.assign()
+        self.step()
 
     def on_lease_down(self, lease: str, reason: str) -> None:
         """A lease is gone; its shards sit out until another one has them."""
         gone = self.leases.pop(lease, None)
         if gone is None:
             return
-        served = [(run, slot) for run in self.runs.values() for slot in run.slots if slot.lease == lease]
-        self._count_loss(served)
-        for run in self.runs.values():
-            for slot in run.slots:
-                if slot.moving_to == lease:
-                    slot.moving_to = None
-                if slot.lease == lease:
-                    self._lose_slot(run, slot)
-        self._assign()
+        self.placing.lose_lease(lease)
+        self.step()
+
+    def give_back(self, lease: str, reason: str) -> None:
+        """End a lease that is not needed."""
+        self._shell.drop_lease(lease, reason)
+        self.on_lease_down(lease, reason)
 
     def on_message(self, lease: str, message: messages.FromLease) -> None:
         """A lease reports. Anything from a lease that is not held any more is ignored."""
@@ -179,9 +199,14 @@ class Engine:
         if isinstance(message, messages.Done):
             self._on_done(lease, message)
         elif isinstance(message, messages.Brought):
-            self._on_brought(lease, message)
+            self.placing.on_brought(lease, message)
+            self.step()
+        elif isinstance(message, messages.Prepared):
+            self.placing.on_prepared(lease, message)
+            self.step()
         elif isinstance(message, messages.Released):
-            self._on_released(lease, message)
+            self.placing.on_released(lease, message)
+            self.step()
         elif isinstance(message, messages.Failed):
             self._on_failed(lease, message)
 
@@ -246,7 +271,7 @@ class Engine:
         if self._line.begins:
             return  # until the first base is durable, a restart reads the older driver's log and what that names
         serves = dict.fromkeys(self.leases, 0)
-        for slot in (slot for run in self.runs.values() for slot in run.slots):
+        for slot in self.placing.slots():
             if slot.lease in serves:
                 serves[slot.lease] += 1
         live = self.chains.live_files() | self._files_under_way()
@@ -260,7 +285,7 @@ class Engine:
             part for run in self.runs.values() if run.phase is Phase.WORKING for part in run.parts.values()
         ]
         parts.extend(part for item in self._line.under_way() for part in item.record.parts)
-        return set().union(*map(records.files_of, parts))
+        return self.placing.files_of_copies().union(*map(records.files_of, parts))
 
     # -- stepping -----------------------------------------------------------------------------------------------------
 
@@ -273,6 +298,7 @@ class Engine:
         self._stepped_at = now
         wait = 1.0
         self._line.start_base_if_due(now)
+        self.placing.give_up_late_plans(now)
         for run in self.runs.values():
             wait = min(wait, self._step_run(run, now))
         return wait
@@ -280,7 +306,9 @@ class Engine:
     def _step_run(self, run: Run, now: float) -> float:
         if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:
             return 1.0
-        self._move_tasks(run)
+        self.placing.move(run)
+        if run.paused:
+            return 1.0
         if now < run.next_start and not (self.settings.min_epoch_s >= PACED_S and self._is_brimming(run)):
             return run.next_start - now
         if run.spec.kind == "source":
@@ -315,7 +343,7 @@ class Engine:
         )
         snapshots = self._due_snapshots(run)
         run.begin(epoch, takes, int(shard_rows.sum()), now, self._wall())
-        for slot in run.slots:
+        for slot in run.slots.values():
             mine = run.shards_of(slot)
             asked = snapshots[run.task_of[snapshots] == slot.index] if len(snapshots) else snapshots
             if slot.lease is None or not (
@@ -323,7 +351,7 @@ class Engine:
             ):
                 continue
             self._shell.send(slot.lease, run.work(slot, mine, asked, self._lanes(run, slot)))
-        self._settle(run)
+        self.settle(run)
 
     def _lanes(self, run: Run, slot: TaskSlot) -> list[tuple[int, bytes]]:
         """For every edge that keeps rows on their node: the consumer's shards on the node of this task."""
@@ -334,7 +362,7 @@ class Engine:
                 consumer = self.runs[edge.consumer]
                 near = [
                     consumer.assigned_to(other)
-                    for other in consumer.slots
+                    for other in consumer.slots.values()
                     if other.lease in self.leases and self.leases[other.lease].node == node
                 ]
                 if near:
@@ -359,7 +387,7 @@ class Engine:
                 run.rows_at = now  # it is at work, or may not; that is no silence
             self._say_idle_or_ended(run, now, run.spec.name in self._over)
             return 1.0
-        if arrivals is None or any(slot.lease is None for slot in run.slots):
+        if arrivals is None or any(slot.lease is None for slot in run.slots.values()):
             return 1.0
         if not self.may_begin(run.spec.name):
             return self.settings.min_epoch_s
@@ -380,7 +408,7 @@ class Engine:
         run.begin(run.chain.epoch + 1, (), end - start, now, self._wall())
         run.offsets, run.stamp = (start, end), arrivals.stamp(start, end)
         edges = np.linspace(start, end, len(run.slots) + 1).astype(np.int64).tolist()
-        for slot, low, high in zip(run.slots, edges, edges[1:], strict=False):
+        for slot, low, high in zip(run.slots.values(), edges, edges[1:], strict=False):
             if high > low and slot.lease is not None:
                 run.ask(slot)
                 work = messages.Work(
@@ -464,7 +492,7 @@ class Engine:
     def _commit_idle(self, run: Run) -> None:
         """Tell tasks of an idle executor that their last epoch has its record."""
         if run.unconfirmed:
-            for slot in run.slots:
+            for slot in run.slots.values():
                 if slot.lease is not None and slot.index in run.unconfirmed:
                     self._shell.send(slot.lease, messages.Commit(run.spec.name, slot.index, run.chain.epoch))
             run.unconfirmed.clear()
@@ -475,15 +503,16 @@ class Engine:
         run = self.runs.get(done.stage)
         if run is None or run.phase is not Phase.WORKING or done.epoch != run.epoch:
             return
-        if done.part.task not in run.waiting_for or run.slots[done.part.task].lease != lease:
+        slot = run.slots.get(done.part.task)
+        if slot is None or slot.index not in run.waiting_for or slot.lease != lease:
             return
         run.waiting_for.discard(done.part.task)
         run.losses.pop(done.part.task, None)
         run.note_timer(done.part.task, done.next_timer_us)
         run.parts[done.part.task] = complete_snapshots(run.chain, done.part)
-        self._settle(run)
+        self.settle(run)
 
-    def _settle(self, run: Run) -> None:
+    def settle(self, run: Run) -> None:
         """Commit the epoch when nobody is waited for; give it up when nobody has done anything."""
         if run.phase is not Phase.WORKING or run.waiting_for or run.spec.kind == "sink":
             return
@@ -491,6 +520,7 @@ class Engine:
         if not whole or (run.rows and not run.parts):
             run.to(Phase.IDLE)
             run.attempt += 1
+            self.placing.bring_absent(run)
             return
         self._storage_failures.pop(run.spec.name, None)
         run.to(Phase.COMMITTING)
@@ -550,8 +580,7 @@ class Engine:
         if record.stamp is not None and record.kind != "intent":
             self.latency[run.spec.name].add(now, round(self._wall() * 1e6), record.stamp)
         run.finish(now, record)
-        while run.bring_later:
-            self._bring(run, run.slots[run.bring_later.pop()])
+        self.placing.bring_absent(run)
         if record.batch is not None:
             self._committed.pop(record.chain, lambda: None)()
         if record.kind != "intent":
@@ -561,81 +590,12 @@ class Engine:
     def _active(self) -> int:
         return max(1, sum(1 for run in self.runs.values() if run.phase is not Phase.IDLE))
 
-    # -- tasks and shards ---------------------------------------------------------------------------------------------
-
-    def _assign(self) -> None:
-        """Give every task without a lease to the lease that serves fewest, within what each should serve."""
-        slots = [slot for run in self.runs.values() for slot in run.slots]
-        for slot, lease in assign_tasks(slots, list(self.leases), self.wanted_leases()):
-            slot.lease, slot.moving_to = lease, None
-            self._bring(self.runs[slot.stage], slot)
-        for slot, lease in plan_moves(slots, list(self.leases)):
-            slot.moving_to = lease
-        self.step()
-
-    def _move_tasks(self, run: Run) -> None:
-        """Between two epochs: let tasks that should be elsewhere go there; their shards sit out on the way."""
-        for slot in run.slots:
-            if slot.moving_to is None or slot.lease is None or not run.may_move(slot):
-                continue
-            if slot.moving_to not in self.leases:
-                slot.moving_to = None
-            elif not run.spec.stateful:
-                slot.lease, slot.moving_to = slot.moving_to, None
-            else:
-                self._shell.send(slot.lease, run.release(slot))
-
-    def _bring(self, run: Run, slot: TaskSlot) -> None:
-        if run.spec.kind != "operator" or slot.lease is None:
-            return
-        if not run.spec.stateful:
-            run.ready[run.assigned_to(slot)] = True
-            return
-        if run.phase is not Phase.IDLE and slot.index in run.parts:
-            # Its shards are part of a record on its way: what they become is known when that is durable.
-            run.bring_later.add(slot.index)
-            return
-        self._shell.send(slot.lease, run.bring(slot, self.leases[slot.lease].node))
-
-    def _on_brought(self, lease: str, brought: messages.Brought) -> None:
-        run = self.runs[brought.stage]
-        if run.slots[brought.task].lease != lease:
-            return
-        for shard in brought.shards:
-            self.bringings.append((self._wall(), run.spec.name, shard.shard, shard.how))
-            if not shard.ok:
-                self.fail(
-                    CorruptFileError(
-                        f"state of operator '{run.spec.name}', shard {shard.shard} cannot be rebuilt from its snapshot and "
-                        f"deltas ({shard.how}); restore the checkpoint from a copy."
-                    )
-                )
-                return
-            run.ready[shard.shard] = True
-        run.bringing.pop(brought.task, None)
-        run.note_timer(brought.task, brought.next_timer_us)
-        self.step()
-
-    def _on_released(self, lease: str, released: messages.Released) -> None:
-        run = self.runs[released.stage]
-        slot = run.slots[released.task]
-        if slot.lease != lease:
-            return
-        run.note_released(released, self.leases[lease].node)
-        slot.lease, slot.moving_to = (slot.moving_to if slot.moving_to in self.leases else None), None
-        if slot.lease is None:
-            self._assign()
-        else:
-            self._bring(run, slot)
-            self.step()
-
     def _on_failed(self, lease: str, failed: messages.Failed) -> None:
         if failed.kind in ("storage", "local"):
             count = self._storage_failures.get(failed.stage, 0) + 1
             self._storage_failures[failed.stage] = count
             if count <= STORAGE_RETRIES:
-                self._shell.drop_lease(lease, failed.message)
-                self.on_lease_down(lease, failed.message)
+                self.give_back(lease, failed.message)
                 return
         kinds: dict[str, type[PenstockError]] = {
             "user": OperatorError, "storage": StorageError, "local": StorageError, "corrupt": CorruptFileError,
@@ -643,40 +603,6 @@ class Engine:
         error = kinds.get(failed.kind, PenstockError)(failed.message)
         error.add_note(failed.detail)
         self.fail(error)
-
-    def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
-        slot.lease, slot.moving_to = None, None
-        if run.spec.kind == "operator":
-            run.ready[run.assigned_to(slot)] = False
-        run.releasing.discard(slot.index)
-        run.bringing.pop(slot.index, None)
-        run.timers.pop(slot.index, None)
-        run.unconfirmed.discard(slot.index)
-        if run.phase is Phase.WORKING and slot.index in run.waiting_for:
-            run.waiting_for.discard(slot.index)
-            self._settle(run)
-
-    def _count_loss(self, served: Sequence[tuple[Run, TaskSlot]]) -> None:
-        """A task that takes its process down every time is the function's fault, not the machine's.
-
-        A lease works on one message at a time, in order, so the oldest epoch it was asked for is the one it was at.
-        """
-        at_work = [
-            one for one in served if one[0].phase is Phase.WORKING and one[1].index in one[0].waiting_for
-        ]
-        if not at_work:
-            return
-        run, slot = min(at_work, key=lambda one: one[0].started_at)
-        run.losses[slot.index] = run.losses.get(slot.index, 0) + 1
-        if run.losses[slot.index] > MAX_LOSSES:
-            kind = "operator" if run.spec.kind == "operator" else "source"
-            self.fail(
-                OperatorError(
-                    f"{kind} '{run.spec.name}' lost its process {run.losses[slot.index]} times in a row at epoch "
-                    f"{run.epoch}: its function ends or kills the process (sys.exit, a crash in native code, too much "
-                    "memory) or holds it for too long; mend it and start the query again."
-                )
-            )
 
     def _check_heartbeats(self, now: float) -> None:
         if now - self._stepped_at > STALL_S:
@@ -688,14 +614,24 @@ class Engine:
             if now - lease.heard_at > self.settings.lease_timeout_s
         ]
         for name in late:
-            self._shell.drop_lease(name, "no heartbeat")
-            self.on_lease_down(name, "no heartbeat")
+            self.give_back(name, "no heartbeat")
 
     def fail(self, error: PenstockError) -> None:
         """End the query with its first error."""
         if self.failed is None:
             self.failed = error
             self._shell.fail(error)
+
+    # -- what its parts ask of it ----------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self._clock()
+
+    def wall(self) -> float:
+        return self._wall()
+
+    def send(self, lease: str, message: messages.ToLease) -> None:
+        self._shell.send(lease, message)
 
     # -- looks --------------------------------------------------------------------------------------------------------
 

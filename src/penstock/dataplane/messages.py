@@ -72,6 +72,24 @@ class Bring(msgspec.Struct, tag="bring", frozen=True):
     deltas: list[DeltaFrame]
 
 
+class Prepare(msgspec.Struct, tag="prepare", frozen=True):
+    """Copy these shards as of a committed epoch, beside the work, while another task goes on with them. A later `Bring`
+    names the copies, or `Forget` lets them go."""
+
+    stage: str
+    task: int
+    shards: list[BringShard]
+    deltas: list[DeltaFrame]
+
+
+class Forget(msgspec.Struct, tag="forget", frozen=True):
+    """Copies of these shards that were prepared are not needed."""
+
+    stage: str
+    task: int
+    shards: bytes
+
+
 class Release(msgspec.Struct, tag="release", frozen=True):
     """Everything up to `committed` has its record: write these shards to their environments, close them, say so."""
 
@@ -79,6 +97,8 @@ class Release(msgspec.Struct, tag="release", frozen=True):
     task: int
     shards: bytes
     committed: int
+    keep: bool = True
+    """Whether another task of this node takes them over; otherwise they are deleted."""
 
 
 class End(msgspec.Struct, tag="end", frozen=True):
@@ -87,7 +107,7 @@ class End(msgspec.Struct, tag="end", frozen=True):
     reason: str = ""
 
 
-ToLease = Work | Commit | Bring | Release | End
+ToLease = Work | Commit | Bring | Prepare | Forget | Release | End
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
@@ -122,6 +142,21 @@ class Brought(msgspec.Struct, tag="brought", frozen=True):
     next_timer_us: int | None = None
 
 
+class PreparedShard(msgspec.Struct, array_like=True, frozen=True):
+    shard: int
+    local: str
+    """Name of the copy; empty when there is none."""
+    version: int
+    why: str = ""
+    """Why there is none."""
+
+
+class Prepared(msgspec.Struct, tag="prepared", frozen=True):
+    stage: str
+    task: int
+    shards: list[PreparedShard]
+
+
 class ReleasedShard(msgspec.Struct, array_like=True, frozen=True):
     shard: int
     local: str
@@ -131,6 +166,7 @@ class Released(msgspec.Struct, tag="released", frozen=True):
     stage: str
     task: int
     shards: list[ReleasedShard]
+    next_timer_us: int | None = None
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
@@ -159,7 +195,7 @@ class Said(msgspec.Struct, tag="said", frozen=True):
     """Shard and key, or the step, as far as known."""
 
 
-FromLease = Hello | Done | Brought | Released | Failed | Alive | Said
+FromLease = Hello | Done | Brought | Prepared | Released | Failed | Alive | Said
 
 _encoder = msgspec.msgpack.Encoder()
 _to_lease = msgspec.msgpack.Decoder(ToLease)

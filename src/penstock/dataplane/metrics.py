@@ -141,7 +141,7 @@ OPERATOR: Sequence[Metric[StageLook]] = (
     Metric("stateBytes", "gauge", "bytes", "state of all its keys", lambda s: s.run.state_bytes),
     Metric(
         "tasks", "gauge", "tasks", "tasks that have a lease",
-        lambda s: sum(1 for slot in s.run.slots if slot.lease is not None),
+        lambda s: sum(1 for slot in s.run.slots.values() if slot.lease is not None),
     ),
     Metric(
         "waitingRows", "gauge", "rows", "published for it and not taken by all of its shards",

@@ -16,6 +16,7 @@ from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.settings import Settings
+from penstock.dataplane.shards import Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PenstockError
 
@@ -110,14 +111,18 @@ class Run:
             if spec.kind == "sink" or spec.ingested
             else min(spec.tasks, spec.shards if spec.kind == "operator" else spec.tasks)
         )
-        self.slots = [TaskSlot(spec.name, index) for index in range(tasks)]
-        self.task_of = (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16)
-        self.ready: npt.NDArray[np.bool_] = np.full(spec.shards, spec.kind != "operator")
-        self.bringing: dict[int, set[int]] = {}
-        self.bring_later: set[int] = set()
-        self.releasing: set[int] = set()
-        """Tasks whose lease was asked to let their shards go."""
+        self.slots = {index: TaskSlot(spec.name, index) for index in range(tasks)}
+        self.shards = ShardTable(
+            spec.name,
+            (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16),
+            Holding.ABSENT if spec.kind == "operator" else Holding.HELD,
+        )
+        self.epoch_tasks: U16 = self.shards.task_of.copy()
+        """Task of each shard as the epoch in flight began; a plan may change the table meanwhile."""
+        self.epoch_shards: npt.NDArray[np.bool_] = self.shards.ready.copy()
+        """Which shards could take part in it."""
         self.handed_over: dict[int, HandedOver] = {}
+        self.paused = False
         self.timers: dict[int, int] = {}
         """Epoch time at which each task wants to be run again, rows or not."""
         self.rows_at = 0.0
@@ -126,6 +131,15 @@ class Run:
         self._settings = settings
         self._rows_per_s = 0.0
         self._row_bytes = 0.0
+
+    @property
+    def task_of(self) -> U16:
+        return self.shards.task_of
+
+    @property
+    def ready(self) -> npt.NDArray[np.bool_]:
+        """Which shards can take part in an epoch."""
+        return self.shards.ready
 
     def to(self, phase: Phase) -> None:
         """Change phase; an illegal change names both."""
@@ -140,6 +154,7 @@ class Run:
         self.offsets, self.stamp = None, None
         self.time_us = max(round(wall * 1e6), self.time_us + 1)
         self.waiting_for, self.asked, self.parts = set(), set(), {}
+        self.epoch_tasks, self.epoch_shards = self.task_of.copy(), self.ready.copy()
         self.started_at = now
 
     def work(
@@ -177,38 +192,50 @@ class Run:
         else:
             self.timers[task] = next_timer_us
 
-    def release(self, slot: TaskSlot) -> messages.Release:
-        """Ask a task to let its shards go; they sit out from now on."""
-        mine = self.shards_of(slot)
-        self.ready[mine] = False
-        self.releasing.add(slot.index)
-        self.timers.pop(slot.index, None)
+    def release(self, slot: TaskSlot, shards: U16, keep: bool = True) -> messages.Release:
+        """Ask a task to let some of its shards go; they sit out from now on. Their environments are kept for another
+        task of the node, or deleted."""
+        self.shards.to(shards, Holding.RELEASING)
         self.unconfirmed.discard(slot.index)
-        return messages.Release(self.spec.name, slot.index, records.pack_u16(mine), self.chain.epoch)
+        return messages.Release(self.spec.name, slot.index, records.pack_u16(shards), self.chain.epoch, keep)
 
-    def bring(self, slot: TaskSlot, node: str) -> messages.Bring:
-        """Ask a task to make its shards present on its node."""
-        wanted, chain = self.assigned_to(slot), self.chain
-        shards = []
-        for shard in wanted.tolist():
-            local = self.handed_over.pop(shard, None)
-            usable = local is not None and local.node == node
-            shards.append(
-                messages.BringShard(
-                    shard,
-                    int(chain.versions[shard]),
-                    chain.digest(shard),
-                    chain.snapshot_of(shard),
-                    local.name if usable and local else None,
-                    local.version if usable and local else 0,
-                )
-            )
-        self.bringing[slot.index] = set(wanted.tolist())
-        # Only what these shards pin themselves: clean-up may take the rest away while the bring is under way.
-        dirty = chain.dirty_since[wanted]
+    def bring(self, slot: TaskSlot, shards: U16, node: str) -> messages.Bring:
+        """Ask a task to make shards of its own present on its node."""
+        self.shards.to(shards, Holding.BRINGING)
+        wanted = [self._bring_shard(shard, node) for shard in shards.tolist()]
+        return messages.Bring(self.spec.name, slot.index, wanted, self.deltas_for(shards))
+
+    def prepare(self, slot: TaskSlot, shards: U16) -> messages.Prepare:
+        """Ask a task to copy shards that another one still works on."""
+        wanted = [self._wanted(shard) for shard in shards.tolist()]
+        return messages.Prepare(self.spec.name, slot.index, wanted, self.deltas_for(shards))
+
+    def _bring_shard(self, shard: int, node: str) -> messages.BringShard:
+        local = self.handed_over.pop(shard, None)
+        return self._wanted(shard, local if local is not None and local.node == node else None)
+
+    def _wanted(self, shard: int, local: HandedOver | None = None) -> messages.BringShard:
+        chain = self.chain
+        return messages.BringShard(
+            shard,
+            int(chain.versions[shard]),
+            chain.digest(shard),
+            chain.snapshot_of(shard),
+            local.name if local is not None else None,
+            local.version if local is not None else 0,
+        )
+
+    def deltas_for(self, shards: U16) -> list[records.DeltaFrame]:
+        """Return what these shards pin themselves: clean-up may take the rest away while they are brought."""
+        dirty = self.chain.dirty_since[shards]
         first = int(dirty[dirty > 0].min(initial=np.iinfo(np.uint64).max))
-        needed = [frame for frame in chain.deltas if frame.epoch >= first]
-        return messages.Bring(self.spec.name, slot.index, shards, needed)
+        return [frame for frame in self.chain.deltas if frame.epoch >= first]
+
+    def named_in_epoch(self) -> npt.NDArray[np.bool_]:
+        """Return which shards are part of a record that is not durable yet; what they become is known only then."""
+        if self.phase is Phase.IDLE or not self.parts:
+            return np.zeros(len(self.task_of), np.bool_)
+        return self.epoch_shards & np.isin(self.epoch_tasks, list(self.parts))
 
     def ask(self, slot: TaskSlot) -> None:
         self.waiting_for.add(slot.index)
@@ -219,7 +246,7 @@ class Run:
         lost = np.array(sorted(self.asked - set(self.parts)), np.uint16)
         groups = []
         for take in self.takes:
-            shards = take.shards[~np.isin(self.task_of[take.shards], lost)] if len(lost) else take.shards
+            shards = take.shards[~np.isin(self.epoch_tasks[take.shards], lost)] if len(lost) else take.shards
             if len(shards):
                 groups.append(Group(records.pack_u16(shards), list(take.ranges), take.watermark_us))
         return groups
@@ -301,21 +328,26 @@ class Run:
 
     def assigned_to(self, slot: TaskSlot) -> U16:
         """Shards that belong to a task by the map."""
-        return np.flatnonzero(self.task_of == slot.index).astype(np.uint16)
+        return self.shards.of(slot.index)
 
     def shards_of(self, slot: TaskSlot) -> U16:
         """Shards of a task that can take part in an epoch."""
-        return np.flatnonzero((self.task_of == slot.index) & self.ready).astype(np.uint16)
+        return self.shards.of(slot.index, Holding.HELD)
 
     def may_move(self, slot: TaskSlot) -> bool:
         """Whether a task can change its lease now: between two epochs, nothing of it under way."""
-        if self.phase is not Phase.IDLE or slot.index in self.bringing or slot.index in self.bring_later:
-            return False
-        return slot.index not in self.releasing
+        return self.phase is Phase.IDLE and not self.shards.is_under_way(slot.index)
 
-    def note_released(self, released: messages.Released, node: str) -> None:
-        """Take note of environments that their owner closed; nothing of them changes while nobody owns them."""
-        self.releasing.discard(released.task)
+    def note_released(self, released: messages.Released, node: str) -> U16:
+        """Take note of environments that their owner closed; nothing of them changes while nobody owns them. Returns
+        their shards."""
+        shards = np.array([shard.shard for shard in released.shards], np.uint16)
+        self.shards.to(shards, Holding.ABSENT)
         for shard in released.shards:
             version = int(self.chain.versions[shard.shard])
             self.handed_over[shard.shard] = HandedOver(node, shard.local, version)
+        return shards
+
+    def size_of(self, shards: U16) -> int:
+        """Return about how many bytes it takes to copy these shards."""
+        return int((self.chain.snapshot_bytes[shards] + self.chain.delta_bytes[shards]).sum())

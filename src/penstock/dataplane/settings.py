@@ -43,6 +43,10 @@ class Settings:
     """Bytes of snapshots that one epoch writes at most (always at least one shard)."""
     snapshots_per_epoch: int = 32
     """Shards that one epoch snapshots at most."""
+    moves_at_once: int = 32
+    """Shards that are copied to another node at the same time at most."""
+    move_bytes_at_once: int = 256 << 20
+    """Bytes of state that are copied to other nodes at the same time at most (always at least one shard)."""
     lease_timeout_s: float = options.LEASE_TIMEOUT_SECONDS.default
     """Silence after which a lease is taken as lost."""
     heartbeat_s: float = 2.0

@@ -8,6 +8,7 @@ worker that fails says so once and is of no further use.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import time
@@ -29,6 +30,7 @@ from penstock.dataplane.channel import (
     write_entries,
     write_rows,
 )
+from penstock.dataplane.copying import Copier
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.logic.protocol import (
@@ -111,8 +113,12 @@ class Worker:
         program: Program,
         disk: Disk,
         clock: Callable[[], float] = time.perf_counter,
+        later: Callable[[messages.FromLease], None] | None = None,
     ) -> None:
+        """`later` sends an answer that comes beside the work; without it everything is done in turn."""
         self._clock = clock
+        self._copier = Copier(self._copy, later)
+        self._copies = itertools.count()
         self._identity = identity
         self._program = program
         self._disk = disk
@@ -155,6 +161,7 @@ class Worker:
         return None
 
     def close(self) -> None:
+        self._copier.close()
         for task in self._tasks.values():
             close_logic(task.logic)
             if task.state is not None:
@@ -180,6 +187,12 @@ class Worker:
             return None
         if isinstance(message, messages.Bring):
             return self._bring(task, message)
+        if isinstance(message, messages.Prepare):
+            home = self._home()
+            return self._copier.copy(message, self._build(task.spec), home)
+        if isinstance(message, messages.Forget):
+            self._copier.forget(message.stage, records.unpack_u16(message.shards).tolist())
+            return None
         assert isinstance(message, messages.Release)
         return self._release(task, message)
 
@@ -187,14 +200,30 @@ class Worker:
         key = (stage, index)
         if key not in self._tasks:
             spec = self._program.stages[stage]
-            logic = None
-            if spec.logic is not None:
-                schema = next(given.schema for given in spec.inputs if given.slot == 0)
-                logic = spec.logic.build(
-                    spec.name, spec.keys, schema, spec.shards, self._program.memory_bytes
-                )
-            self._tasks[key] = Task(spec, index, logic)
+            self._tasks[key] = Task(spec, index, self._build(spec))
         return self._tasks[key]
+
+    def _build(self, spec: StageSpec) -> Logic | None:
+        if spec.logic is None:
+            return None
+        schema = next(given.schema for given in spec.inputs if given.slot == 0)
+        return spec.logic.build(spec.name, spec.keys, schema, spec.shards, self._program.memory_bytes)
+
+    def _copy(self, state: TaskState, message: messages.Prepare, home: str) -> list[messages.PreparedShard]:
+        """Make copies of shards that another task works on; nothing of this worker's own state is touched."""
+        identity, home_name = self._identity, os.path.basename(home)
+        prefix = f"copy{next(self._copies)}-"
+        made = bring_shards(
+            state, message, self._disk, identity.checkpoint, identity.node_dir, home_name, prefix
+        )
+        versions = {shard.shard: shard.version for shard in message.shards}
+        found = []
+        for brought, name in made:
+            if brought.ok:
+                state.release(brought.shard)
+            local = name if brought.ok else ""
+            found.append(messages.PreparedShard(brought.shard, local, versions[brought.shard], brought.how))
+        return found
 
     def _work(self, task: Task, work: messages.Work) -> messages.FromLease:
         began = self._clock()
@@ -323,6 +352,7 @@ class Worker:
             os.path.basename(home),
         )
         task.locals.update({shard.shard: name for shard, name in brought})
+        self._copier.taken(message.stage, list(task.locals))
         found = [shard for shard, _ in brought]
         return messages.Brought(message.stage, message.task, found, task.next_timer_us())
 
@@ -341,13 +371,19 @@ class Worker:
     def _release(self, task: Task, message: messages.Release) -> messages.FromLease:
         assert task.state is not None
         task.commit_to(message.committed, 0.0)
-        os.makedirs(f"{self._home()}/{HANDED_OVER}", exist_ok=True)
+        if message.keep:
+            os.makedirs(f"{self._home()}/{HANDED_OVER}", exist_ok=True)
         released = []
         for shard in records.unpack_u16(message.shards).tolist():
-            task.state.release(shard)
-            task.handed_over = True
-            released.append(messages.ReleasedShard(shard, task.locals.pop(shard)))
-        return messages.Released(message.stage, message.task, released)
+            name = task.locals.pop(shard)
+            if message.keep:
+                task.state.release(shard)
+                task.handed_over = True
+            else:
+                task.state.drop(shard)
+                shutil.rmtree(f"{self._identity.node_dir}/{name}", ignore_errors=True)
+            released.append(messages.ReleasedShard(shard, name))
+        return messages.Released(message.stage, message.task, released, task.next_timer_us())
 
     def _failed(self, message: messages.ToLease, kind: str, error: Exception) -> messages.Failed:
         stage, index = getattr(message, "stage", ""), getattr(message, "task", 0)

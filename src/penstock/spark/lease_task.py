@@ -85,10 +85,6 @@ def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
     relax_collector()
     return_large_blocks()
     allow_many_files()
-    node_dir = node_directory()
-    worker = Worker(
-        LeaseIdentity(offer.lease, offer.generation, offer.checkpoint, node_dir), offer.program, PosixDisk()
-    )
     guard = threading.Lock()
     over = threading.Event()
 
@@ -96,6 +92,8 @@ def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
         with guard:
             send_frame(sock, messages.encode(message))
 
+    identity = LeaseIdentity(offer.lease, offer.generation, offer.checkpoint, node_directory())
+    worker = Worker(identity, offer.program, PosixDisk(), later=send)
     hello = messages.Hello(offer.lease, node_name(), socket.gethostname(), os.getpid(), __version__)
     send(hello)
     threading.Thread(target=_beat, args=(send, over, offer.beat_s), daemon=True).start()

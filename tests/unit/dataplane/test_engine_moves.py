@@ -8,6 +8,7 @@ import pytest
 from tests.faults.runs import KEPT, fast_disk
 
 from penstock.dataplane import messages
+from penstock.dataplane.shards import Holding
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import local_program, memory_program
 from penstock.testing.replay import replay
@@ -31,7 +32,7 @@ def finish(driver: Driver) -> None:
 
 
 def leases_of(driver: Driver, stage: str) -> set[str | None]:
-    return {slot.lease for slot in driver.engine.runs[stage].slots}
+    return {slot.lease for slot in driver.engine.runs[stage].slots.values()}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -42,7 +43,7 @@ def test_a_second_lease_takes_over_tasks_and_their_environments(tmp_path: Path, 
     driver.set_capacity(2)
     assert driver.run_until(lambda: len(leases_of(driver, "fold") - {None}) == 2, 5.0), "both leases serve it"
     driver.run_until(lambda: bool(driver.engine.runs["fold"].ready.all()), 5.0)
-    assert "local" in {how for _, stage, _, how in driver.engine.bringings if stage == "fold"}
+    assert "local" in {how for _, stage, _, how in driver.engine.placing.bringings if stage == "fold"}
     finish(driver)
 
 
@@ -50,11 +51,11 @@ def test_a_second_lease_takes_over_tasks_and_their_environments(tmp_path: Path, 
 def test_a_task_that_moves_to_another_node_is_brought_from_the_checkpoint(tmp_path: Path, seed: int) -> None:
     driver = driver_on(tmp_path, seed, nodes=2)
     driver.run_until(lambda: driver.engine.chains["fold"].epoch > 4)
-    before = len(driver.engine.bringings)
+    before = len(driver.engine.placing.bringings)
     driver.set_capacity(2)
     assert driver.run_until(lambda: len(leases_of(driver, "fold") - {None}) == 2, 5.0)
     driver.run_until(lambda: bool(driver.engine.runs["fold"].ready.all()), 5.0)
-    moved = {how for _, stage, _, how in list(driver.engine.bringings)[before:] if stage == "fold"}
+    moved = {how for _, stage, _, how in list(driver.engine.placing.bringings)[before:] if stage == "fold"}
     assert moved and "local" not in moved
     finish(driver)
 
@@ -67,7 +68,7 @@ def test_a_lease_that_dies_while_a_task_moves_loses_nothing(tmp_path: Path, seed
     driver.run_until(lambda: driver.engine.chains["fold"].epoch > 4)
     (old,) = leases_of(driver, "fold")
     driver.set_capacity(2)
-    assert driver.run_until(lambda: bool(fold.releasing), 5.0)
+    assert driver.run_until(lambda: bool((fold.shards.holding == Holding.RELEASING).any()), 5.0)
     (new,) = set(driver.engine.leases) - {old}
     assert old is not None
     driver.kill(old if victim == "old" else new)

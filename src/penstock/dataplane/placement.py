@@ -1,0 +1,90 @@
+"""What a plan asks of one stage: its tasks, the node of each, and the shards of each. Checked whole before anything
+moves; plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.dataplane.program import StageSpec
+from penstock.dataplane.state.protocol import U16
+from penstock.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The tasks that a stage should have."""
+
+    stage: str
+    tasks: Mapping[int, str | None]
+    """Index of each task -> its node; None: any. A task that stays keeps its index."""
+    task_of: U16
+    """Shard -> index of its task; of a source, which has no shards to deal, nothing."""
+
+
+@dataclass(frozen=True)
+class ShardMove:
+    """A shard that has changed its task; times are of the engine's clock."""
+
+    stage: str
+    shard: int
+    source: str
+    destination: str
+    """Nodes."""
+    bytes: int
+    """That were copied; 0 inside a node."""
+    wanted_at: float
+    released_at: float
+    """When it was asked for at a boundary, and sat out from then on."""
+    ready_at: float
+
+    @property
+    def held_up_s(self) -> float:
+        return self.ready_at - self.released_at
+
+
+def check_placement(wanted: Placement, spec: StageSpec | None, nodes: Collection[str], capacity: int) -> None:
+    """Refuse what cannot be carried out.
+
+    Raises:
+        PlanError: it names what is wrong, with the numbers.
+    """
+    if spec is None or spec.kind == "sink" or spec.ingested:
+        what = "there is no such stage" if spec is None else "it has no tasks of its own"
+        raise PlanError(
+            f"'{wanted.stage}' cannot be given cores: {what}; name an operator or a native source."
+        )
+    if not wanted.tasks:
+        raise PlanError(f"'{wanted.stage}' must keep at least one core; stop or pause the query instead.")
+    if len(wanted.tasks) > capacity:
+        raise PlanError(
+            f"'{wanted.stage}' cannot have {len(wanted.tasks)} cores: the session has room for {capacity} leases; ask for "
+            "fewer, or add nodes."
+        )
+    unknown = {node for node in wanted.tasks.values() if node is not None} - set(nodes)
+    if unknown:
+        raise PlanError(
+            f"'{wanted.stage}' cannot be placed on node {', '.join(sorted(unknown))}: the nodes there are: "
+            f"{', '.join(sorted(nodes))}."
+        )
+    if spec.kind == "operator":
+        _check_shards(wanted, spec)
+
+
+def _check_shards(wanted: Placement, spec: StageSpec) -> None:
+    if len(wanted.task_of) != spec.shards:
+        raise PlanError(
+            f"'{spec.name}' has {spec.shards} shards and the plan places {len(wanted.task_of)}; place each exactly once."
+        )
+    if len(wanted.tasks) > spec.shards:
+        raise PlanError(
+            f"'{spec.name}' has {spec.shards} shards and cannot use {len(wanted.tasks)} cores: a shard runs on one."
+        )
+    nowhere = np.flatnonzero(~np.isin(wanted.task_of, list(wanted.tasks)))
+    if len(nowhere):
+        raise PlanError(
+            f"shard {nowhere[0]} of '{spec.name}' is placed on task {wanted.task_of[nowhere[0]]}, which the plan does not "
+            "have."
+        )

@@ -1,0 +1,479 @@
+"""Which lease serves which task, which task has which shard, and the way from there to what a plan wants.
+
+Works between epochs, one stage at a time, so that a plan concerns only the stage it is for: a shard that moves inside a
+node is closed and opened; one that moves to another node is copied there beside the work first, then sits out one
+boundary while its last deltas follow. Whoever dies on the way leaves one owner: the committed chain names it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.dataplane import messages, records
+from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
+from penstock.dataplane.placement import Placement, ShardMove, check_placement
+from penstock.dataplane.run import HandedOver, Phase, Run
+from penstock.dataplane.shards import Holding
+from penstock.dataplane.state.protocol import U16
+from penstock.errors import CorruptFileError, OperatorError, PlanError
+
+if TYPE_CHECKING:
+    from penstock.dataplane.engine import Engine
+
+MAX_LOSSES = 8
+"""Processes that one task may lose in a row inside its work before the query ends."""
+MAX_COPIES = 3
+"""Copies of a shard that may fail before it moves without one."""
+
+
+@dataclass
+class Copy:
+    """A copy of a shard on its way to another node, or there."""
+
+    lease: str
+    node: str
+    files: frozenset[str]
+    """Data files it is made from: they stay until it is there."""
+    bytes: int
+    name: str | None = None
+    version: int = 0
+
+
+@dataclass
+class Wish:
+    """When a shard was asked to move, and what has come of it."""
+
+    wanted_at: float
+    source: str = ""
+    released_at: float = 0.0
+    bytes: int = 0
+
+
+class Placing:
+    """The tasks and shards of all stages of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._runs = engine.runs
+        self._leases = engine.leases
+        self.capacity = 1
+        self.nodes: set[str] = set()
+        """Nodes known besides those of leases."""
+        self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
+        self.moves: deque[ShardMove] = deque(maxlen=10_000)
+        self.moved_bytes: dict[str, int] = dict.fromkeys(engine.runs, 0)
+        """State that was copied to another node, by stage."""
+        self.landed_elsewhere = 0
+        self._copies: dict[tuple[str, int], Copy] = {}
+        self._failed_copies: dict[tuple[str, int], int] = {}
+        self._wishes: dict[tuple[str, int], Wish] = {}
+        self._given_up: dict[str, str] = {}
+        self._deadlines: dict[str, float] = {}
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    def slots(self) -> list[TaskSlot]:
+        return [slot for run in self._runs.values() for slot in run.slots.values()]
+
+    def wanted_leases(self) -> int:
+        """How many leases the stages could use, at most the capacity."""
+        return min(self.capacity, len(self.slots()))
+
+    def foresee(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
+        """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
+        return mean_tasks(
+            self.slots(), list(self._leases), awaited, asked, self.wanted_leases(), self._nodes_of_leases()
+        )
+
+    def assign(self) -> None:
+        """Give every task without a lease to the lease that serves fewest, within what each should serve."""
+        slots, nodes = self.slots(), self._nodes_of_leases()
+        for slot, lease in assign_tasks(slots, list(self._leases), self.wanted_leases(), nodes):
+            slot.lease, slot.moving_to = lease, None
+            if slot.node is not None and nodes[lease] != slot.node:
+                self.landed_elsewhere += 1
+            self.bring_absent(self._runs[slot.stage])
+        for slot, lease in plan_moves(slots, list(self._leases), nodes):
+            slot.moving_to = lease
+        self._end_idle_leases()
+
+    def _end_idle_leases(self) -> None:
+        """A core that no task needs goes back to Spark."""
+        used = {name for slot in self.slots() for name in (slot.lease, slot.moving_to, slot.meant_for)}
+        idle = [lease for lease in self._leases if lease not in used]
+        for lease in idle[: max(0, len(self._leases) - self.wanted_leases())]:
+            self._engine.give_back(lease, "no task needs it")
+
+    def _nodes_of_leases(self) -> dict[str, str]:
+        return {name: lease.node for name, lease in self._leases.items()}
+
+    def set_nodes(self, nodes: Iterable[str]) -> None:
+        """Say which nodes there are; a task whose node is gone may run anywhere."""
+        self.nodes = set(nodes)
+        known = self.known_nodes()
+        for slot in self.slots():
+            if slot.node is not None and slot.node not in known:
+                slot.node = None
+
+    def known_nodes(self) -> set[str]:
+        return self.nodes | {lease.node for lease in self._leases.values()}
+
+    def lose_lease(self, lease: str) -> None:
+        """A lease is gone; its shards sit out until another one has them."""
+        served = [
+            (run, slot) for run in self._runs.values() for slot in run.slots.values() if slot.lease == lease
+        ]
+        self._count_loss(served)
+        for key in [key for key, copy in self._copies.items() if copy.lease == lease]:
+            del self._copies[key]
+        for slot in self.slots():
+            slot.moving_to = None if slot.moving_to == lease else slot.moving_to
+            slot.meant_for = None if slot.meant_for == lease else slot.meant_for
+        for run, slot in served:
+            self._lose_slot(run, slot)
+        self.assign()
+
+    def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
+        slot.lease, slot.moving_to = None, None
+        if run.spec.kind == "operator":
+            run.shards.lose(run.assigned_to(slot))
+        run.timers.pop(slot.index, None)
+        run.unconfirmed.discard(slot.index)
+        if run.phase is Phase.WORKING and slot.index in run.waiting_for:
+            run.waiting_for.discard(slot.index)
+            self._engine.settle(run)
+        self.bring_absent(run)  # a plan may have put some of them with others
+
+    def _count_loss(self, served: Sequence[tuple[Run, TaskSlot]]) -> None:
+        """A task that takes its process down every time is the function's fault, not the machine's.
+
+        A lease works on one message at a time, in order, so the oldest epoch it was asked for is the one it was at.
+        """
+        at_work = [
+            one for one in served if one[0].phase is Phase.WORKING and one[1].index in one[0].waiting_for
+        ]
+        if not at_work:
+            return
+        run, slot = min(at_work, key=lambda one: one[0].started_at)
+        run.losses[slot.index] = run.losses.get(slot.index, 0) + 1
+        if run.losses[slot.index] > MAX_LOSSES:
+            kind = "operator" if run.spec.kind == "operator" else "source"
+            self._engine.fail(
+                OperatorError(
+                    f"{kind} '{run.spec.name}' lost its process {run.losses[slot.index]} times in a row at epoch "
+                    f"{run.epoch}: its function ends or kills the process (sys.exit, a crash in native code, too much "
+                    "memory) or holds it for too long; mend it and start the query again."
+                )
+            )
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    def place(self, wanted: Sequence[Placement], timeout_s: float) -> None:
+        """Let stages have these tasks and shards, beginning at the next boundary of each.
+
+        Raises:
+            PlanError: it cannot be carried out; nothing has changed.
+        """
+        known = self.known_nodes()
+        for one in wanted:
+            spec = self._runs[one.stage].spec if one.stage in self._runs else None
+            check_placement(one, spec, known, self.capacity)
+            self._check_nodes(one)
+        now = self._engine.now()
+        for one in wanted:
+            self._want(one, now)
+            self._deadlines[one.stage] = now + timeout_s
+            self._given_up.pop(one.stage, None)
+        self.assign()
+
+    def _check_nodes(self, one: Placement) -> None:
+        for index, node in one.tasks.items():
+            slot = self._runs[one.stage].slots.get(index)
+            lease = self._leases.get(slot.lease or "") if slot is not None else None
+            if node is not None and lease is not None and lease.node != node:
+                raise PlanError(
+                    f"task {index} of '{one.stage}' is on node {lease.node} and cannot go to {node}: a task stays where it "
+                    "is; give the new one an index that is free."
+                )
+
+    def _want(self, one: Placement, now: float) -> None:
+        run = self._runs[one.stage]
+        for index, node in one.tasks.items():
+            slot = run.slots.setdefault(index, TaskSlot(one.stage, index))
+            slot.leaving = False
+            slot.node = node if node is not None else slot.node
+        for index, slot in run.slots.items():
+            slot.leaving = index not in one.tasks
+        if run.spec.kind != "operator":
+            return
+        run.shards.goal[:] = one.task_of
+        for shard in run.shards.displaced().tolist():
+            self._wishes.setdefault((one.stage, shard), Wish(now))
+        self._forget_copies(run)
+
+    def _forget_copies(self, run: Run) -> None:
+        """Copies that a newer plan has no use for."""
+        name = run.spec.name
+        for (stage, shard), copy in list(self._copies.items()):
+            slot = run.slots.get(int(run.shards.goal[shard])) if stage == name else None
+            if stage == name and (
+                slot is None or slot.lease != copy.lease or slot.index == run.task_of[shard]
+            ):
+                del self._copies[stage, shard]
+                at = np.array([shard], np.uint16)
+                self._engine.send(copy.lease, messages.Forget(name, 0, records.pack_u16(at)))
+
+    def is_settled(self, stage: str) -> bool:
+        """Whether a stage is as the last plan wants it."""
+        run = self._runs[stage]
+        if any(slot.leaving or slot.lease is None for slot in run.slots.values()):
+            return False
+        return bool(run.ready.all()) and not len(run.shards.displaced())
+
+    def why_not(self, stage: str) -> str | None:
+        """Return why the last plan of a stage was given up, None when it was not."""
+        return self._given_up.get(stage)
+
+    def give_up_late_plans(self, now: float) -> None:
+        """A plan whose cores do not come leaves the old one running."""
+        for stage, at in list(self._deadlines.items()):
+            if self.is_settled(stage):
+                del self._deadlines[stage]
+            elif now >= at:
+                del self._deadlines[stage]
+                self._give_up(self._runs[stage])
+
+    def _give_up(self, run: Run) -> None:
+        waiting = [slot.index for slot in run.slots.values() if slot.lease is None]
+        if not waiting:
+            return  # it is only slow
+        for slot in run.slots.values():
+            slot.leaving = slot.lease is None and not (run.task_of == slot.index).any()
+        if run.spec.kind == "operator":
+            lost = np.isin(run.shards.goal, waiting)
+            run.shards.goal[lost] = run.task_of[lost]
+            kept = set(run.shards.goal.tolist())
+            for slot in run.slots.values():
+                slot.leaving = slot.leaving and slot.index not in kept
+            self._forget_copies(run)
+        names = ", ".join(map(str, waiting))
+        self._given_up[run.spec.name] = f"no lease came up in time for task {names}"
+
+    # -- between two epochs -------------------------------------------------------------------------------------------
+
+    def move(self, run: Run) -> None:
+        """Between two epochs: let tasks and shards that should be elsewhere go there; they sit out on the way."""
+        for slot in list(run.slots.values()):
+            if slot.moving_to is not None:
+                self._move_task(run, slot)
+        if run.spec.kind == "operator":
+            displaced = run.shards.displaced()
+            if len(displaced):
+                self._move_shards(run, displaced)
+        if any(slot.leaving for slot in run.slots.values()):
+            self._retire(run)
+
+    def _move_task(self, run: Run, slot: TaskSlot) -> None:
+        if slot.lease is None or not run.may_move(slot):
+            return
+        if slot.moving_to not in self._leases:
+            slot.moving_to = None
+        elif not run.spec.stateful or not len(run.shards_of(slot)):
+            slot.lease, slot.moving_to = slot.moving_to, None
+            self.bring_absent(run)
+        else:
+            keep = self._leases[slot.lease].node == self._leases[slot.moving_to].node
+            self._engine.send(slot.lease, run.release(slot, run.shards_of(slot), keep))
+
+    def _move_shards(self, run: Run, displaced: U16) -> None:
+        if not run.spec.stateful:
+            run.task_of[displaced] = run.shards.goal[displaced]
+            run.shards.lose(displaced)
+            self.bring_absent(run)
+            return
+        self.bring_absent(run)
+        held = displaced[run.ready[displaced]]
+        pairs = {(int(run.task_of[s]), int(run.shards.goal[s])) for s in held.tolist()}
+        for source, destination in sorted(pairs):
+            mine = held[(run.task_of[held] == source) & (run.shards.goal[held] == destination)]
+            self._move_between(run, run.slots[source], run.slots.get(destination), mine)
+
+    def _move_between(self, run: Run, source: TaskSlot, destination: TaskSlot | None, shards: U16) -> None:
+        if destination is None or destination.lease not in self._leases or source.lease not in self._leases:
+            return
+        if source.moving_to is not None or destination.moving_to is not None:
+            return
+        near = self._leases[source.lease].node == self._leases[destination.lease].node
+        name = run.spec.name
+        if near:
+            ready = shards
+        else:
+            ready = shards[[self._may_go(run, int(shard)) for shard in shards]]
+            self._copy(run, destination, shards)
+        if len(ready):
+            now = self._engine.now()
+            for shard in ready.tolist():
+                wish = self._wishes.setdefault((name, shard), Wish(now))
+                wish.source, wish.released_at = self._leases[source.lease].node, now
+            self._engine.send(source.lease, run.release(source, ready, near))
+
+    def _may_go(self, run: Run, shard: int) -> bool:
+        """Whether a shard can leave its node: a copy of it is there already, or there is nothing to copy."""
+        if run.chain.versions[shard] == 0:
+            return True
+        copy = self._copies.get((run.spec.name, shard))
+        if copy is not None:
+            return copy.name is not None
+        return self._failed_copies.get((run.spec.name, shard), 0) >= MAX_COPIES
+
+    def _copy(self, run: Run, destination: TaskSlot, shards: U16) -> None:
+        """Begin to copy shards to another node, as many at once as the settings allow."""
+        name, settings = run.spec.name, self._engine.settings
+        under_way = [copy for copy in self._copies.values() if copy.name is None]
+        room = settings.moves_at_once - len(under_way)
+        room_bytes = settings.move_bytes_at_once - sum(copy.bytes for copy in under_way)
+        chosen: list[int] = []
+        for shard in shards.tolist():
+            if len(chosen) >= room or (name, shard) in self._copies or self._may_go(run, shard):
+                continue
+            size = run.size_of(np.array([shard], np.uint16))
+            if size > room_bytes and (chosen or under_way):
+                continue
+            room_bytes -= size
+            chosen.append(shard)
+        if not chosen:
+            return
+        lease = destination.lease or ""
+        at = np.array(chosen, np.uint16)
+        message = run.prepare(destination, at)
+        deltas = {frame.extent.file for frame in message.deltas}
+        for wanted in message.shards:
+            extent = wanted.snapshot.extent if wanted.snapshot is not None else None
+            files = frozenset(deltas | ({extent.file} if extent is not None else set()))
+            size = run.size_of(np.array([wanted.shard], np.uint16))
+            self._copies[name, wanted.shard] = Copy(lease, self._leases[lease].node, files, size)
+        self._engine.send(lease, message)
+
+    def files_of_copies(self) -> set[str]:
+        """Data files that copies under way are made from."""
+        return set().union(*(copy.files for copy in self._copies.values() if copy.name is None))
+
+    def _retire(self, run: Run) -> None:
+        gone = [
+            slot.index
+            for slot in run.slots.values()
+            if slot.leaving and (run.spec.kind != "operator" or not run.shards.wanted_by(slot.index))
+        ]
+        for index in gone:
+            del run.slots[index]
+            run.timers.pop(index, None)
+            run.unconfirmed.discard(index)
+            run.losses.pop(index, None)
+        if gone:
+            self.assign()
+
+    # -- shards -------------------------------------------------------------------------------------------------------
+
+    def bring_absent(self, run: Run) -> None:
+        """Ask for every shard that nobody holds, but those that a record on its way names."""
+        if run.spec.kind != "operator" or run.ready.all():
+            return
+        busy = run.named_in_epoch()
+        run.shards.settle_absent(busy)
+        for slot in run.slots.values():
+            if slot.lease not in self._leases or slot.moving_to is not None:
+                continue
+            absent = run.shards.of(slot.index, Holding.ABSENT)
+            absent = absent[~busy[absent]]
+            if not len(absent):
+                continue
+            if not run.spec.stateful:
+                run.shards.to(absent, Holding.HELD)
+            else:
+                assert slot.lease is not None
+                self._engine.send(slot.lease, run.bring(slot, absent, self._leases[slot.lease].node))
+
+    def on_brought(self, lease: str, brought: messages.Brought) -> None:
+        run = self._runs[brought.stage]
+        slot = run.slots.get(brought.task)
+        if slot is None or slot.lease != lease:
+            return
+        wall = self._engine.wall()
+        for shard in brought.shards:
+            self.bringings.append((wall, run.spec.name, shard.shard, shard.how))
+            if not shard.ok:
+                self._engine.fail(
+                    CorruptFileError(
+                        f"state of operator '{run.spec.name}', shard {shard.shard} cannot be rebuilt from its snapshot and "
+                        f"deltas ({shard.how}); restore the checkpoint from a copy."
+                    )
+                )
+                return
+        found = np.array([shard.shard for shard in brought.shards], np.uint16)
+        run.shards.to(found, Holding.HELD)
+        run.note_timer(brought.task, brought.next_timer_us)
+        self._note_moves(run, found, self._leases[lease].node)
+
+    def _note_moves(self, run: Run, shards: U16, node: str) -> None:
+        now, name = self._engine.now(), run.spec.name
+        for shard in shards.tolist():
+            wish = self._wishes.get((name, shard))
+            if wish is not None and run.task_of[shard] == run.shards.goal[shard]:
+                del self._wishes[name, shard]
+                self._failed_copies.pop((name, shard), None)
+                self.moved_bytes[name] += wish.bytes
+                self.moves.append(
+                    ShardMove(
+                        name, shard, wish.source, node, wish.bytes, wish.wanted_at, wish.released_at, now
+                    )
+                )
+
+    def on_released(self, lease: str, released: messages.Released) -> None:
+        run = self._runs[released.stage]
+        slot = run.slots.get(released.task)
+        if slot is None or slot.lease != lease:
+            return
+        shards = run.note_released(released, self._leases[lease].node)
+        run.note_timer(released.task, released.next_timer_us)
+        for shard in shards.tolist():
+            copy = self._copies.pop((run.spec.name, shard), None)
+            if copy is not None and copy.name is not None:
+                run.handed_over[shard] = HandedOver(copy.node, copy.name, copy.version)
+            wish = self._wishes.get((run.spec.name, shard))
+            target = run.slots.get(int(run.shards.goal[shard]))
+            if wish is not None and target is not None and target.lease in self._leases:
+                far = self._leases[target.lease].node != self._leases[lease].node
+                wish.bytes = run.size_of(np.array([shard], np.uint16)) if far else 0
+        if slot.moving_to is not None and not len(run.shards_of(slot)):
+            slot.lease, slot.moving_to = (slot.moving_to if slot.moving_to in self._leases else None), None
+        if slot.lease is None:
+            self.assign()
+        self.bring_absent(run)
+
+    def on_prepared(self, lease: str, prepared: messages.Prepared) -> None:
+        """Copies are there, or could not be made: then they are tried again, and in the end done without."""
+        for shard in prepared.shards:
+            key = (prepared.stage, shard.shard)
+            copy = self._copies.get(key)
+            if copy is None or copy.lease != lease:
+                continue
+            if shard.local:
+                copy.name, copy.version = shard.local, shard.version
+            else:
+                del self._copies[key]
+                self._failed_copies[key] = self._failed_copies.get(key, 0) + 1
+
+    def spread(self) -> Mapping[str, Mapping[str, int]]:
+        """Return, by stage, how many tasks each node has."""
+        found: dict[str, dict[str, int]] = {}
+        for slot in self.slots():
+            if slot.lease in self._leases:
+                node = self._leases[slot.lease].node
+                nodes = found.setdefault(slot.stage, {})
+                nodes[node] = nodes.get(node, 0) + 1
+        return found
