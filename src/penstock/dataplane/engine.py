@@ -179,16 +179,18 @@ class Engine:
 
     def on_lease_down(self, lease: str, reason: str) -> None:
         """A lease is gone; its shards sit out until another one has them."""
-        gone = self.leases.pop(lease, None)
-        if gone is None:
-            return
-        self.placing.lose_lease(lease)
-        self.step()
+        if lease in self.leases:
+            self._lose(lease)
+            self.step()
 
-    def give_back(self, lease: str, reason: str) -> None:
-        """End a lease that is not needed."""
+    def _lose(self, lease: str) -> None:
+        del self.leases[lease]
+        self.placing.lose_lease(lease)
+
+    def end_lease(self, lease: str, reason: str) -> None:
+        """End a lease that is of no use, or not needed any more. Starts nothing."""
         self._shell.drop_lease(lease, reason)
-        self.on_lease_down(lease, reason)
+        self._lose(lease)
 
     def on_message(self, lease: str, message: messages.FromLease) -> None:
         """A lease reports. Anything from a lease that is not held any more is ignored."""
@@ -595,7 +597,8 @@ class Engine:
             count = self._storage_failures.get(failed.stage, 0) + 1
             self._storage_failures[failed.stage] = count
             if count <= STORAGE_RETRIES:
-                self.give_back(lease, failed.message)
+                self.end_lease(lease, failed.message)
+                self.step()
                 return
         kinds: dict[str, type[PenstockError]] = {
             "user": OperatorError, "storage": StorageError, "local": StorageError, "corrupt": CorruptFileError,
@@ -614,7 +617,7 @@ class Engine:
             if now - lease.heard_at > self.settings.lease_timeout_s
         ]
         for name in late:
-            self.give_back(name, "no heartbeat")
+            self.end_lease(name, "no heartbeat")
 
     def fail(self, error: PenstockError) -> None:
         """End the query with its first error."""

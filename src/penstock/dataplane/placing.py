@@ -103,11 +103,13 @@ class Placing:
         self._end_idle_leases()
 
     def _end_idle_leases(self) -> None:
-        """A core that no task needs goes back to Spark."""
-        used = {name for slot in self.slots() for name in (slot.lease, slot.moving_to, slot.meant_for)}
+        """A core that no task needs goes back to Spark; so does one that no waiting task can use, for one that can."""
+        slots = self.slots()
+        used = {name for slot in slots for name in (slot.home, slot.lease or slot.meant_for)}
         idle = [lease for lease in self._leases if lease not in used]
-        for lease in idle[: max(0, len(self._leases) - self.wanted_leases())]:
-            self._engine.give_back(lease, "no task needs it")
+        waiting = any(slot.lease is None for slot in slots)
+        if idle and (waiting or len(self._leases) > self.wanted_leases()):
+            self._engine.end_lease(idle[-1], "no task needs it")  # which looks again whether there are more
 
     def _nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}
@@ -449,7 +451,8 @@ class Placing:
             if wish is not None and target is not None and target.lease in self._leases:
                 far = self._leases[target.lease].node != self._leases[lease].node
                 wish.bytes = run.size_of(np.array([shard], np.uint16)) if far else 0
-        if slot.moving_to is not None and not len(run.shards_of(slot)):
+        left = len(run.shards_of(slot)) or run.shards.is_under_way(slot.index)
+        if slot.moving_to is not None and not left:
             slot.lease, slot.moving_to = (slot.moving_to if slot.moving_to in self._leases else None), None
         if slot.lease is None:
             self.assign()

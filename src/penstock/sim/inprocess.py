@@ -32,6 +32,10 @@ from penstock.sim.timing import SMALL, Delays
 from penstock.testing.faults import SimCrash
 
 
+LANDS_THERE = 0.9
+"""Chance that a lease comes up on the node it was asked for."""
+
+
 class Driver(Process):
     """One driver process with its leases; survives its own crashes as a handle that can start it again.
 
@@ -308,9 +312,12 @@ class Driver(Process):
         gone = [name for name, lease in self.leases.items() if lease.ended and name not in self.engine.leases]
         for name in gone:
             del self.leases[name]
-        starting = sum(not lease.connected for lease in self.leases.values())
-        for _ in range(self.engine.wanted_leases() - len(self.engine.leases) - starting):
-            self._start_lease()
+        awaited = [name for name, lease in self.leases.items() if not lease.connected]
+        missing = self.engine.wanted_leases() - len(self.engine.leases) - len(awaited)
+        asked = [f"{self.name}l{self._count + number + 1}" for number in range(missing)]
+        serves = self.engine.foresee_leases(awaited, asked) if asked else {}
+        for name in asked:
+            self._start_lease(name, next((slot.node for slot in serves[name] if slot.node), None))
         if self.loop.now - self._beaten_at >= self.settings.heartbeat_s:
             self._beaten_at = self.loop.now
             self._log.check_claim()
@@ -321,10 +328,11 @@ class Driver(Process):
             self._cleaned_at = self.loop.now
             self.list_for_cleanup()
 
-    def _start_lease(self) -> None:
+    def _start_lease(self, name: str, wanted: str | None) -> None:
         self._count += 1
         node = f"n{self._count % self.nodes}"
-        name = f"{self.name}l{self._count}"
+        if wanted in {f"n{number}" for number in range(self.nodes)} and self.loop.between(0.0, 1.0) < LANDS_THERE:
+            node = wanted or node
         lease = SimLease(self, self._life, name, node, self._disk_of(name))
         self.leases[name] = lease
         self.loop.at(self.loop.between(*self.delays.lease_start), lease.connect)
