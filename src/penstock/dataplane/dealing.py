@@ -58,7 +58,10 @@ def assign_tasks(
     dealt: list[tuple[TaskSlot, str]] = []
     free = [slot for slot in slots if slot.lease is None]
     for slot in sorted(free, key=lambda slot: slot.meant_for not in load):
-        open_leases = [lease for lease in leases if len(load[lease]) < share and slot.may_use(lease, nodes)]
+        usable = [lease for lease in leases if slot.may_use(lease, nodes)]
+        open_leases = [lease for lease in usable if len(load[lease]) < share]
+        if not open_leases and slot.node is not None and len(leases) >= expected:
+            open_leases = usable  # no more leases will come: the tasks of a node crowd on those it has
         if not open_leases:
             continue
         chosen = min(
