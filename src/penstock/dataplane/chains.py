@@ -88,8 +88,8 @@ class Chain:
         self.late_rows = 0
         self.dead_rows = 0
 
-    def apply(self, record: Record, encoded: bytes) -> list[PublishedRows]:
-        """Fold in the next record of this chain; return what it published."""
+    def apply(self, record: Record, encoded: bytes) -> list[tuple[EdgeSpec, PublishedRows]]:
+        """Fold in the next record of this chain; return what it published, by edge."""
         self._check_next(record)
         self.time_us = max(self.time_us, record.time_us)
         self.hash = records.hash_of(encoded)
@@ -159,8 +159,8 @@ class Chain:
         while self.deltas and self.deltas[0].epoch < low:
             self.deltas.popleft()
 
-    def _publish(self, record: Record) -> list[PublishedRows]:
-        published: list[PublishedRows] = []
+    def _publish(self, record: Record) -> list[tuple[EdgeSpec, PublishedRows]]:
+        published: list[tuple[EdgeSpec, PublishedRows]] = []
         for edge in self.spec.edges:
             segments = [
                 segment for part in record.parts for segment in part.segments if segment.edge == edge.edge
@@ -173,7 +173,7 @@ class Chain:
                 self.out[edge.edge].append(item)
                 self.out_bytes += item.bytes
                 self.edge_bytes[edge.edge] += item.bytes
-                published.append(item)
+                published.append((edge, item))
         return published
 
     def _mark(self, edge: EdgeSpec, idle: bool) -> int | None:
@@ -360,8 +360,8 @@ class Chains:
     def __getitem__(self, name: str) -> Chain:
         return self.by_name[name]
 
-    def apply(self, record: Record, encoded: bytes) -> list[PublishedRows]:
-        """Fold in one durable record; forget what it consumed; return what it published."""
+    def apply(self, record: Record, encoded: bytes) -> list[tuple[EdgeSpec, PublishedRows]]:
+        """Fold in one durable record; forget what it consumed; return what it published, by edge."""
         chain = self.by_name[record.chain]
         published = chain.apply(record, encoded)
         for given in chain.spec.inputs:

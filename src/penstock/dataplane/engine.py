@@ -24,7 +24,7 @@ from penstock.dataplane.logline import Appender, LogLine, Pending
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.placing import Placing
-from penstock.dataplane.positions import GroupTake, stamps_of, take_epoch
+from penstock.dataplane.positions import GroupTake, stamps_of, take_epoch, waiting_rows
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
@@ -84,6 +84,8 @@ class Engine:
         self.generation = generation
         self.leases: dict[str, Lease] = {}
         self.runs = {name: Run(chains[name], settings) for name in program.stages}
+        for run in self.runs.values():
+            run.counts.arrived += waiting_rows(run.chain.groups, chains.waiting(run.chain), run.spec.shards)
         self.pace = Pace(settings)
         self.latency = {name: LatencyLog() for name in program.stages}
         self.failed: PenstockError | None = None
@@ -577,7 +579,8 @@ class Engine:
 
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
-        self.chains.apply(record, pending.encoded)
+        for edge, rows in self.chains.apply(record, pending.encoded):
+            self.runs[edge.consumer].counts.arrive(run.spec.name, rows)
         now = self._clock()
         if record.stamp is not None and record.kind != "intent":
             self.latency[run.spec.name].add(now, round(self._wall() * 1e6), record.stamp)

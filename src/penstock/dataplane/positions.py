@@ -348,6 +348,20 @@ def oldest(groups: Sequence[ShardGroup], key: ChannelKey) -> Position:
     return min(group.at[key] for group in groups)
 
 
+def waiting_rows(
+    groups: Sequence[ShardGroup], waiting: Mapping[ChannelKey, Sequence[PublishedRows]], shards: int
+) -> I64:
+    """Count, per shard, the rows that are published and not consumed."""
+    found = np.zeros(shards, np.int64)
+    for group in groups:
+        for key, at in group.at.items():
+            for item in waiting.get(key, ()):
+                if item.epoch >= at.epoch:
+                    low = at.row if item.epoch == at.epoch else 0
+                    found[group.shards] += np.maximum(item.counts[group.shards] - low, 0)
+    return found
+
+
 def stamps_of(takes: Sequence[GroupTake]) -> list[Stamp]:
     """Arrival stamps of the rows taken, weighted by how many of each producer epoch's rows were taken."""
     found: list[Stamp] = []

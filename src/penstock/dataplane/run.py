@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.chains import Chain
+from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
@@ -123,6 +124,7 @@ class Run:
         """Which shards could take part in it."""
         self.handed_over: dict[int, HandedOver] = {}
         self.paused = False
+        self.counts = Counts(spec.shards)
         self.timers: dict[int, int] = {}
         """Epoch time at which each task wants to be run again, rows or not."""
         self.rows_at = 0.0
@@ -276,6 +278,7 @@ class Run:
         self.epochs_s += self.epoch_s
         self.busy_s += sum(part.busy_us for part in record.parts) / 1e6
         self.sync_s += sum(part.sync_us for part in record.parts) / 1e6
+        self.counts.complete(record, self.takes, self.epoch_s)
         for part in record.parts:
             self._task_state_bytes[part.task] = part.state_bytes
         self.state_bytes = sum(self._task_state_bytes.values())

@@ -31,7 +31,6 @@ from penstock.sim.surroundings import NO_STATE_DIR, DiskOf, SinkLog, disks_besid
 from penstock.sim.timing import SMALL, Delays
 from penstock.testing.faults import SimCrash
 
-
 LANDS_THERE = 0.9
 """Chance that a lease comes up on the node it was asked for."""
 

@@ -1,0 +1,65 @@
+"""Running totals of one stage: rows that arrived and were completed, and useful time, by shard and by task.
+
+Filled from what is committed alone, so that it costs no message; nothing here is kept across starts, and nobody but
+the control plane and people who look read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.dataplane import records
+from penstock.dataplane.positions import GroupTake, PublishedRows
+from penstock.dataplane.records import Record
+from penstock.dataplane.state.protocol import I64
+
+
+class Counts:
+    """What one stage has been given and has done since this start."""
+
+    def __init__(self, shards: int) -> None:
+        self.arrived: I64 = np.zeros(shards, np.int64)
+        self.completed: I64 = np.zeros(shards, np.int64)
+        self.busy_s: npt.NDArray[np.float64] = np.zeros(shards)
+        """Useful time by shard: that of its task in each epoch, by its share of the task's rows."""
+        self.task_busy_s: dict[int, float] = {}
+        self.task_rows: dict[int, int] = {}
+        self.arrived_from: dict[str, int] = {}
+        """Rows by producer."""
+        self.epochs = 0
+        self.epochs_s = 0.0
+        self.longest_task_s = 0.0
+        """Of all epochs, the time of the task that was at work longest."""
+        self.touched_shards = 0
+        self.in_bytes = 0
+        self.out_bytes = 0
+        self.remote_bytes = 0
+        """Bytes that tasks read of what another node wrote."""
+
+    def arrive(self, producer: str, rows: PublishedRows) -> None:
+        """Rows were published for this stage."""
+        if rows.rows:
+            self.arrived += rows.counts
+            self.arrived_from[producer] = self.arrived_from.get(producer, 0) + rows.rows
+            self.in_bytes += rows.bytes
+
+    def complete(self, record: Record, takes: Sequence[GroupTake], epoch_s: float) -> None:
+        """An epoch is committed."""
+        self.epochs += 1
+        self.epochs_s += epoch_s
+        self.longest_task_s += max((part.busy_us for part in record.parts), default=0) / 1e6
+        rows = np.sum([take.shard_rows for take in takes], axis=0) if takes else None
+        for part in record.parts:
+            busy_s = part.busy_us / 1e6
+            self.task_busy_s[part.task] = self.task_busy_s.get(part.task, 0.0) + busy_s
+            self.task_rows[part.task] = self.task_rows.get(part.task, 0) + part.rows_in
+            self.out_bytes += sum(segment.extent.length for segment in part.segments)
+            if rows is not None and part.rows_in:
+                mine = records.unpack_u16(part.shards)
+                self.completed[mine] += rows[mine]
+                self.busy_s[mine] += busy_s * rows[mine] / part.rows_in
+        if rows is not None:
+            self.touched_shards += int(np.count_nonzero(rows))
