@@ -22,8 +22,8 @@ from tests.scenario import shapes
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.program import Program
 from penstock.spark.localcluster import LocalCluster
-from penstock.spark.watching import watch_settings
 from penstock.spark.processes import descendants
+from penstock.spark.watching import watch_settings
 from penstock.testing.replay import replay
 from penstock.testing.schedule import check_schedule
 
