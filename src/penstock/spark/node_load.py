@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 IO_BUDGET = "PENSTOCK_NODE_IO_BYTES_PER_S"
@@ -151,7 +152,7 @@ def read_grant(root: int, environ: Mapping[str, str] | None = None) -> NodeGrant
     limit = min(_machine_bytes(), _group_bytes(root))
     cores, memory = float(len(os.sched_getaffinity(root))), limit
     if any(word.startswith(_EXECUTOR) for word in words):
-        options = dict(zip(words, words[1:], strict=False))
+        options = dict(pairwise(words))
         cores = float(options.get("--cores", cores))
         heap = next((parse_size(word[4:]) for word in reversed(words) if word.startswith("-Xmx")), limit)
         memory = min(limit, heap + max(_OVERHEAD_RATIO * heap, _OVERHEAD_BYTES))

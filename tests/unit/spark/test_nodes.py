@@ -97,7 +97,9 @@ def test_a_released_node_is_not_replaced_and_the_others_stay_wanted() -> None:
     change = negotiating(manager).release(["1"])
     assert change.done and change.went == ("1",)
     assert manager.total == 2
-    assert manager.calls[0] == ("total", 3), "Spark forgets what it wants when nothing was asked before a kill"
+    assert manager.calls[0] == ("total", 3), (
+        "Spark forgets what it wants when nothing was asked before a kill"
+    )
     manager.now += 100
     assert [node.executor_id for node in manager.nodes()] == ["0", "2"]
 

@@ -4,8 +4,8 @@ from penstock.spark.leases import reason_in
 from penstock.spark.versions import check_version, node_in
 from penstock.version import __version__
 
-FAILED = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent \
-failure: Lost task 0.0 in stage 3.0 (TID 7) (10.0.0.7 executor 3): org.apache.spark.SparkException:
+FAILED = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 3.0 (TID 7) (10.0.0.7 executor 3): org.apache.spark.SparkException:
 Error from python worker:
   {}
 """
