@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.dataplane.emulation import SLOW
 from penstock.errors import SessionError
 from penstock.spark.java import find_java, launch_environment
-from penstock.spark.processes import Process, descendants, signal_group
+from penstock.spark.processes import descendants, find_python_workers, signal_group
 from penstock.spark.slots import nodes
 from penstock.spark.watching import read_trespasses, watch_settings
 
@@ -167,7 +167,7 @@ class LocalCluster:
             slow: how many times as long as elsewhere work takes on its node (``dataplane/emulation.py``).
             environment: further variables for its node.
         """
-        slots = cores or self._cores
+        slots = self._cores if cores is None else cores
         if slow < 1.0 or slots < 1:
             raise SessionError(
                 f"A worker cannot have cores={cores}, slow={slow}: both are at least 1, and the fastest node is one with "
@@ -380,21 +380,6 @@ class LocalCluster:
             with contextlib.suppress(BrokenPipeError):
                 self._keeper.stdin.write(line + "\n")
                 self._keeper.stdin.flush()
-
-
-def find_python_workers(pid: int) -> list[Process]:
-    """Return the Python workers below a Spark JVM: the forks of its daemon, or single ones without one."""
-    below = [process for process in descendants(pid) if _runs(process, ("pyspark.", "penstock.spark."))]
-    daemons = {
-        process.pid
-        for process in below
-        if process.parent == pid and _runs(process, ("pyspark.daemon", "penstock.spark.daemon"))
-    }
-    return [process for process in below if process.pid not in daemons]
-
-
-def _runs(process: Process, modules: tuple[str, ...]) -> bool:
-    return (process.option("-m") or "").startswith(modules)
 
 
 def _spark_home() -> Path:

@@ -71,6 +71,17 @@ def derive_executor_id(ancestors: Iterable[Process]) -> str | None:
     return None
 
 
+def find_python_workers(pid: int) -> list[Process]:
+    """Return the Python workers below a Spark JVM: the forks of its daemon, or single ones without one."""
+    below = [process for process in descendants(pid) if _runs(process, ("pyspark.", "penstock.spark."))]
+    daemons = {
+        process.pid
+        for process in below
+        if process.parent == pid and _runs(process, ("pyspark.daemon", "penstock.spark.daemon"))
+    }
+    return [process for process in below if process.pid not in daemons]
+
+
 def read_processes() -> list[Process]:
     """Read all running processes that this user may see."""
     return _read_proc() if sys.platform == "linux" else _read_ps()
@@ -80,6 +91,10 @@ def signal_group(group: int, number: signal.Signals) -> None:
     """Signal a process group that the caller has started; one that is gone is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+
+
+def _runs(process: Process, modules: tuple[str, ...]) -> bool:
+    return (process.option("-m") or "").startswith(modules)
 
 
 def _read_proc() -> list[Process]:

@@ -6,6 +6,7 @@ refuses it (`audit/sitecustomize.py`); what workers have open or mapped is read 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -45,7 +46,7 @@ def _foreign_files(root: str, worker_pids: Iterable[int]) -> Iterator[str]:
     for pid in worker_pids:
         try:
             own = os.readlink(f"/proc/{pid}/cwd")
-            opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+            opened = list(_opened(pid))
             mapped = Path(f"/proc/{pid}/maps").read_text()
         except OSError:
             continue  # it has ended meanwhile
@@ -55,3 +56,9 @@ def _foreign_files(root: str, worker_pids: Iterable[int]) -> Iterator[str]:
         for path in paths:
             if path.startswith(f"{root}/worker-") and not f"{path}/".startswith(mine):
                 yield f"{path} by {pid} of {own}"
+
+
+def _opened(pid: int) -> Iterator[str]:
+    for entry in list(Path(f"/proc/{pid}/fd").iterdir()):
+        with contextlib.suppress(OSError):  # it may be closed meanwhile
+            yield os.readlink(entry)
