@@ -23,6 +23,7 @@ from penstock.dataplane.compile import compile_program
 from penstock.dataplane.program import Program
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.processes import descendants
+from penstock.spark.watching import watch_settings
 from penstock.testing.replay import replay
 from penstock.testing.schedule import check_schedule
 
@@ -39,36 +40,12 @@ def cluster() -> Iterator[LocalCluster]:
 
 def watched_settings(on: LocalCluster, log: Path) -> dict[str, str]:
     """Settings that make Python workers watch which paths they touch, and note trespasses in a file."""
-    given = [str(HERE / "audit"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return {
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(os.path.abspath(part) for part in given if part),
-        "spark.executorEnv.PENSTOCK_TEST_NODES": str(on.directory),
-        "spark.executorEnv.PENSTOCK_TEST_NODES_LOG": str(log),
-    }
+    return watch_settings(on.directory, log)
 
 
 def violations(found: LocalCluster) -> str:
     """What Python workers touched of other nodes, by their own account and by what they have open and mapped."""
-    log = found.directory / "violations"
-    noted = log.read_text() if log.exists() else ""
-    return noted + "".join(f"open: {line}\n" for line in _foreign_files(found))
-
-
-def _foreign_files(found: LocalCluster) -> Iterator[str]:
-    root = os.path.realpath(found.directory)
-    for pid in found.python_worker_pids():
-        try:
-            own = os.readlink(f"/proc/{pid}/cwd")
-            opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-            mapped = Path(f"/proc/{pid}/maps").read_text()
-        except OSError:
-            continue  # it has ended meanwhile
-        paths = opened + [line.split(maxsplit=5)[-1] for line in mapped.splitlines() if root in line]
-        worker = own.partition("/work/")[0]
-        mine = (f"{own}/", f"{worker}/tmp/", f"{worker}/local/")
-        for path in paths:
-            if path.startswith(f"{root}/worker-") and not f"{path}/".startswith(mine):
-                yield f"{path} by {pid} of {own}"
+    return "".join(f"{line}\n" for line in found.trespasses())
 
 
 @dataclass

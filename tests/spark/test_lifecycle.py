@@ -23,7 +23,7 @@ from tests.spark.flows import (
 
 import penstock
 import penstock.spark.starting
-from penstock.spark.localcluster import find_python_workers
+from penstock.spark.processes import find_python_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

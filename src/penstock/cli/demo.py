@@ -1,18 +1,19 @@
-"""`penstock demo`: run the exchange on the embedded default for about a minute and show it live.
+"""`penstock demo`: run the exchange for about a minute, embedded or on a small cluster, and show it live.
 
 Starts, watches and ends the query; what is shown is drawn by `demo_view`, and the topology is the workload's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json as json_format
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.live import Live
@@ -30,15 +31,25 @@ from penstock.errors import PenstockError
 from penstock.workloads.exchange import topology
 from penstock.workloads.exchange_orders import bursts, total_rows
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 LOOKS_PER_S: Final = 4
 RATE_LOOKS: Final = 2 * LOOKS_PER_S
 PLAIN_EVERY_S: Final = 5.0
 MAX_SCALE: Final = 4.0
 IDLE_S: Final = 30.0
+MAX_NODES: Final = 8
+NODE_CORES: Final = 2
+NODE_MEMORY: Final = "768m"
 
 
 def run_demo(
-    seconds: float = 60, quiet: bool = False, checkpoint: str | None = None, json: str | None = None
+    seconds: float = 60,
+    quiet: bool = False,
+    checkpoint: str | None = None,
+    json: str | None = None,
+    nodes: int = 1,
 ) -> int:
     """Run the exchange until its orders are all accounted for; return the exit code.
 
@@ -49,15 +60,27 @@ def run_demo(
         quiet: print the summary only.
         checkpoint: directory to keep; one that holds an earlier run is resumed. By default a temporary one.
         json: file to write the summary to.
+        nodes: with more than one, it runs on a Spark cluster of so many nodes on this machine, each with a directory
+            that no other may touch.
 
     Returns:
-        0 when orders in = matched + resting + rejected for every stock and for the whole, 1 when not,
-        130 when interrupted.
+        0 when orders in = matched + resting + rejected for every stock and for the whole, and no node touched the
+        directory of another, 1 when not, 130 when interrupted.
     """
     console = Console()
+    if not 1 <= nodes <= MAX_NODES:
+        console.print(
+            f"demo: --nodes is between 1 and {MAX_NODES}, not {nodes}", style="red", highlight=False
+        )
+        return 1
     directory = checkpoint or tempfile.mkdtemp(prefix="penstock-demo-")
     try:
-        return _run(console, seconds, quiet, directory, json)
+        with _session(console, nodes, quiet) as (spark, trespasses):
+            code = _run(console, spark, seconds, quiet, directory, json)
+            for line in trespasses():
+                console.print(f"demo: a node touched what is another's: {line}", style="red", markup=False)
+                code = code or 1
+        return code
     except PenstockError as error:
         console.print(f"demo: {error}", style="red", markup=False, highlight=False)
         return 1
@@ -66,15 +89,39 @@ def run_demo(
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run(console: Console, seconds: float, quiet: bool, directory: str, json: str | None) -> int:
+@contextlib.contextmanager
+def _session(
+    console: Console, nodes: int, quiet: bool
+) -> Iterator[tuple[SparkSession, Callable[[], list[str]]]]:
+    """Open Spark; also give what tells which paths of other nodes were touched."""
     import penstock
 
+    where = "Spark" if nodes == 1 else f"a Spark cluster of {nodes} nodes"
+    if not quiet:
+        console.print(f"starting {where} on this machine ...", style="dim")
+    if nodes == 1:
+        spark = penstock.session()
+        try:
+            yield spark, list
+        finally:
+            spark.stop()
+        return
+    from penstock.spark.localcluster import LocalCluster
+
+    with LocalCluster(workers=nodes, cores=NODE_CORES, memory=NODE_MEMORY, watched=True) as cluster:
+        spark = cluster.session()
+        try:
+            yield spark, cluster.trespasses
+        finally:
+            spark.stop()
+
+
+def _run(
+    console: Console, spark: SparkSession, seconds: float, quiet: bool, directory: str, json: str | None
+) -> int:
     day = bursts(scale=min(MAX_SCALE, max(1.0, 60.0 / seconds)), seconds=seconds)
     limit = total_rows(day)
     resumed = Path(directory).is_dir() and any(Path(directory).iterdir())
-    if not quiet:
-        console.print("starting Spark on this machine ...", style="dim")
-    spark = penstock.session()
     tally = Tally()
     query = (
         topology(rate=day, limit=limit)
@@ -89,7 +136,6 @@ def _run(console: Console, seconds: float, quiet: bool, directory: str, json: st
     finally:
         shown.close()
         query.stop()
-        spark.stop()
     if error := query.exception():
         raise error
     summary = derive_summary(history, tally, resumed, finished=end is End.FINISHED)

@@ -23,12 +23,14 @@ def demo(
     seconds: Annotated[float, typer.Option(help="about how long it runs")] = 60.0,
     quiet: Annotated[bool, typer.Option(help="print the summary only")] = False,
     checkpoint: Annotated[str | None, typer.Option(help="keep the checkpoint here")] = None,
+    nodes: Annotated[int, typer.Option(help="run on a cluster of so many nodes on this machine")] = 1,
     json: Json = None,
 ) -> None:
     """Run a small exchange: generated orders, matching, per-stock statistics."""
     from penstock.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(seconds, quiet=quiet, checkpoint=checkpoint, json=str(json) if json else None))
+    written = str(json) if json else None
+    raise typer.Exit(run_demo(seconds, quiet=quiet, checkpoint=checkpoint, json=written, nodes=nodes))
 
 
 @app.command()

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 OLDEST_SPARK = (4, 1)
 
+SHORTEST_LOCALITY_WAIT_S = 1.0
+"""A lease that ends gives its slot back within a tenth of a second; one whose job is cancelled after some seconds."""
+
 _TIME_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -146,6 +149,19 @@ def _exclusion(settings: Mapping[str, str]) -> Conflict | None:
     )  # fmt: skip
 
 
+def _locality_wait(settings: Mapping[str, str]) -> Conflict | None:
+    name = "spark.locality.wait.process"
+    name = name if name in settings else "spark.locality.wait"
+    value = settings.get(name, "3s")
+    if settings.get("spark.master", "").startswith("local[") or _seconds(value) >= SHORTEST_LOCALITY_WAIT_S:
+        return None
+    return Conflict(
+        name, value,
+        "a lease whose node has no slot free at that moment starts on another one, and its state has to follow",
+        f"leave it at 3s, or set it to {SHORTEST_LOCALITY_WAIT_S:g}s at least", fatal=False,
+    )  # fmt: skip
+
+
 _RULES = (
     _dynamic_allocation,
     _idle_timeout,
@@ -155,6 +171,7 @@ _RULES = (
     _unix_sockets,
     _scheduler_mode,
     _exclusion,
+    _locality_wait,
 )
 
 

@@ -1,9 +1,9 @@
 """The process that Spark forks its Python workers from, one for each node, with what a lease needs imported.
 
-A lease then starts in milliseconds, and leases share the pages of the libraries. It also makes the node's
-directory, under a random name that only the workers forked from here know, and deletes it when the node goes,
-killed or not. Set by `penstock.session()` as `spark.python.daemon.module`; a session without it works too, only
-slower to lease.
+A lease then starts in milliseconds, and leases share the pages of the libraries. It also finds out the executor's id,
+makes the node's directory, under a random name that only the workers forked from here know, and deletes it when the
+node goes, killed or not. Set by `penstock.session()` as `spark.python.daemon.module`; a session without it works too,
+only slower to lease.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 
-from penstock.spark.lease_task import NODE_DIRECTORY
+from penstock.spark.lease_task import EXECUTOR_ID, NODE_DIRECTORY, node_name
 
 
 def main() -> None:
@@ -22,6 +22,7 @@ def main() -> None:
 
     directory = _make_directory()
     os.environ[NODE_DIRECTORY] = directory
+    os.environ[EXECUTOR_ID] = node_name()
     try:
         manager()  # ends by SystemExit when the node does; workers leave by os._exit and never come back here
     finally:

@@ -25,6 +25,7 @@ from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.program import Program
 from penstock.dataplane.speaking import Speaker
 from penstock.dataplane.worker import LeaseIdentity, Worker
+from penstock.spark.processes import derive_ancestors, derive_executor_id, read_processes
 from penstock.spark.wire import NONCE_BYTES, WireError, is_proof, proof, receive_frame, send_frame
 from penstock.version import __version__
 
@@ -33,6 +34,8 @@ HEARTBEAT_S = 2.0
 IDLE_FLUSH_S = 0.25
 NODE_DIRECTORY = "PENSTOCK_NODE_DIRECTORY"
 """Environment variable by which a node's daemon tells its workers of the directory it made."""
+EXECUTOR_ID = "SPARK_EXECUTOR_ID"
+"""Environment variable with the executor's id: Kubernetes sets it, elsewhere the node's daemon does."""
 MANY_FILES = 65_536
 
 
@@ -180,8 +183,9 @@ class Voice:
 
 
 def node_name() -> str:
-    """Name the Spark executor process that this task runs in."""
-    return os.environ.get("SPARK_EXECUTOR_ID", "") or node_directory()
+    """Name the Spark executor process that this task runs in: its executor id, where that can be found out."""
+    told = os.environ.get(EXECUTOR_ID, "")
+    return told or derive_executor_id(derive_ancestors(os.getpid(), read_processes())) or node_directory()
 
 
 def node_directory() -> str:

@@ -19,7 +19,8 @@ from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import Program
 from penstock.spark.hearing import level_wanted
 from penstock.spark.lease_task import HEARTBEAT_S, LeaseOffer, serve
-from penstock.spark.slots import is_local, nodes, slots
+from penstock.spark.slots import Node, is_local, nodes, slots
+from penstock.spark.versions import missing_on
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +43,8 @@ class Asked:
     lost_at: float = 0.0
     node: str = ""
     """Executor that it was meant for, then the one it came up on."""
+    wanted: str = ""
+    """Executor that the plan named for it; empty where any would do."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ class LeaseOffice:
         self.asked: dict[str, Asked] = {}
         self.lost: dict[str, Asked] = {}
         """Leases that were given up while their job still holds a slot."""
+        self.landed = 0
+        """Leases that came up on the node that was wanted for them."""
+        self.landed_elsewhere = 0
+        """Leases that came up on another one; they work all the same, by `bring`."""
         _offices.append(self)
 
     def capacity(self, reserve: int) -> int:
@@ -106,10 +113,15 @@ class LeaseOffice:
         return self.capacity(reserve) - self.jobs()
 
     def note_up(self, name: str, node: str) -> None:
-        """A lease has connected, from this node. Any thread."""
+        """A lease has connected, from this node; count whether it is the one that was wanted. The hub's
+        thread."""
         asked = self.asked.get(name)
-        if asked is not None:
-            asked.connected, asked.node = True, node
+        if asked is None:
+            return
+        if asked.wanted and not asked.connected:
+            self.landed += node == asked.wanted
+            self.landed_elsewhere += node != asked.wanted
+        asked.connected, asked.node = True, node
 
     def give_up(self, name: str) -> None:
         """Count a lease as lost; its job is cancelled unless it ends soon. Any thread."""
@@ -145,25 +157,33 @@ class LeaseOffice:
         """Return leases that were asked for and are not up yet, oldest first."""
         return [name for name, asked in list(self.asked.items()) if not asked.connected]
 
-    def submit(self, offer: LeaseOffer, serves: str = "") -> None:
-        """Start the one-task job of an offer, under the name of what it will serve."""
+    def submit(self, offer: LeaseOffer, serves: str = "", node: str | None = None) -> None:
+        """Start the one-task job of an offer, under the name of what it will serve.
+
+        Args:
+            offer: from `prepare`.
+            serves: what it is called in the Spark UI.
+            node: executor that it should run on. Spark keeps the lease for a slot there as long as
+                `spark.locality.wait` says (3 s), then starts it where there is one; so it does at once when the node is
+                gone. Without, the node with the fewest leases for its slots is preferred.
+        """
         context = self._spark.sparkContext
         description = serves or f"{self._label}, lease {offer.lease}"
         context.setLocalProperty("spark.scheduler.pool", "penstock")
         context.setJobGroup(f"penstock-{offer.lease}", f"penstock {description}", interruptOnCancel=True)
         try:
-            node, rows = self._placed(context)
+            placed, rows = self._placed(context, node)
             job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
             # Known before it is submitted: it may connect before the call returns.
-            asked = self.asked[offer.lease] = Asked(offer, node=node)
+            asked = self.asked[offer.lease] = Asked(offer, node=placed, wanted=node or "")
             asked.future = job._jrdd.collectAsync()
         finally:
             for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    def _placed(self, context: Any) -> tuple[str, Any]:
-        """One empty partition that prefers the node with the fewest leases for its slots, where there are
-        several nodes; and the name of that node."""
+    def _placed(self, context: Any, wanted: str | None) -> tuple[str, Any]:
+        """One empty partition that prefers the wanted node, or else the one with the fewest leases for its slots, where
+        there are several nodes; and the name of that node."""
         from pyspark.core.rdd import RDD
         from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
@@ -171,7 +191,7 @@ class LeaseOffice:
         if len(known) < 2:
             return "", context.parallelize([0], 1)
         held = [asked.node for office in list(_offices) for asked in list(office.asked.values())]
-        chosen = min(known, key=lambda node: (held.count(node.executor_id) / node.cores, -node.cores))
+        chosen = choose_node(known, held, wanted)
         jvm = context._jvm
         payload = CPickleSerializer().dumps([0])  # type: ignore[no-untyped-call]
         hosts = jvm.PythonUtils.toSeq([f"executor_{chosen.host}_{chosen.executor_id}"])
@@ -214,6 +234,29 @@ class LeaseOffice:
                 asked.future.cancel(True)
 
 
+def choose_node(known: Sequence[Node], held: Sequence[str], wanted: str | None) -> Node:
+    """Return the wanted node, where it is known, or else the one with the fewest leases for its slots.
+
+    Args:
+        known: the registered nodes; at least one.
+        held: the node of each lease that is held or asked for.
+        wanted: executor id, or None.
+    """
+    named = [node for node in known if node.executor_id == wanted]
+    return min(named or known, key=lambda node: (held.count(node.executor_id) / node.cores, -node.cores))
+
+
+def tenants(context: Any, node: str) -> list[str]:
+    """Return the labels of all queries on a SparkContext that have a lease on a node, once for each lease."""
+    return [
+        office._label
+        for office in list(_offices)
+        if office._spark.sparkContext is context
+        for asked in [*office.asked.values(), *office.lost.values()]
+        if asked.node == node
+    ]
+
+
 def describe_lease(serves: Sequence[TaskSlot], tasks_of: Mapping[str, int]) -> str:
     """Name a lease by its tasks, as people count them: `match, task 3 of 4 + stats, tasks 1, 2 of 2`."""
     by_stage: dict[str, list[int]] = {}
@@ -246,7 +289,7 @@ def reason_in(text: str) -> str:
     told = [line for line in lines if not _WRAPS.search(line)] or lines or [text.strip()]
     missing = next((line for line in told if "No module named" in line), None)
     if missing is not None or _DAEMON in text:
-        return f"{(missing or told[0])[:400]}; install Penstock in the Python that runs on every node"
+        return missing_on(text, (missing or told[0])[:400])
     return told[-1][:500]
 
 

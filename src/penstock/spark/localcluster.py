@@ -18,16 +18,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from penstock.dataplane.emulation import SLOW
 from penstock.errors import SessionError
 from penstock.spark.java import find_java, launch_environment
-from penstock.spark.processes import Process, descendants, signal_group
+from penstock.spark.processes import descendants, find_python_workers, signal_group
 from penstock.spark.slots import nodes
+from penstock.spark.watching import read_trespasses, watch_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,20 +60,34 @@ class _Daemon:
 class LocalCluster:
     """A master and ``workers`` workers of ``cores`` slots each; a context manager.
 
-    Each worker runs one node, and has a private directory (random name, mode 0700), deleted when it goes.
+    Each worker runs one node of an application, with all its slots, and has a private directory (random name,
+    mode 0700), deleted when it goes. Workers join and leave while it runs; how many nodes an application has of them
+    is a matter of the negotiator (`spark/nodes.py`).
 
     Args:
         workers: how many workers to start with.
         cores: slots of each worker; they may exceed the machine's cores.
         memory: memory of each worker and of the node that it runs, as Spark writes it.
+        unlike: whether workers may differ in slots: a node then takes all that its worker has.
+        watched: whether Python workers that touch the directory of another node get an error; see ``trespasses``.
 
     Raises:
         SessionError: no PySpark, no Java, or a process did not come up; the message has the end of its log.
     """
 
-    def __init__(self, workers: int = 2, cores: int = 2, memory: str = "1g") -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        cores: int = 2,
+        memory: str = "1g",
+        *,
+        unlike: bool = False,
+        watched: bool = False,
+    ) -> None:
         if workers < 0 or cores < 1:
             raise SessionError(f"A local cluster cannot have workers={workers}, cores={cores}.")
+        self._unlike = unlike
+        self._watched = watched
         self._initial_workers = workers
         self._cores = cores
         self._memory = memory
@@ -118,7 +134,7 @@ class LocalCluster:
         try:
             self._write_private("cluster.properties", _properties(self._daemon_settings()))
             self._start_master()
-            started = [self._start_worker() for _ in range(self._initial_workers)]
+            started = [self._start_worker(self._cores, {}) for _ in range(self._initial_workers)]
             for daemon in started:
                 self._await_registered(daemon)
         except BaseException:
@@ -141,20 +157,62 @@ class LocalCluster:
             self._keeper = None
             shutil.rmtree(self._root, ignore_errors=True)
 
-    def add_worker(self) -> int:
-        """Start one more worker, wait until it has registered, and return its index."""
-        self._await_registered(self._start_worker())
-        return len(self._workers) - 1
+    def add_worker(
+        self, cores: int | None = None, slow: float = 1.0, environment: Mapping[str, str] | None = None
+    ) -> int:
+        """Start one more worker, wait until it has registered, and return its index.
+
+        Args:
+            cores: its slots; by default as many as the others have. Other numbers need ``unlike``.
+            slow: how many times as long as elsewhere work takes on its node (``dataplane/emulation.py``).
+            environment: further variables for its node.
+        """
+        slots = self._cores if cores is None else cores
+        if slow < 1.0 or slots < 1:
+            raise SessionError(
+                f"A worker cannot have cores={cores}, slow={slow}: both are at least 1, and the fastest node is one with "
+                "slow=1."
+            )
+        if slots != self._cores and not self._unlike:
+            raise SessionError(
+                f"A worker cannot have cores={cores} where the others have {self._cores}; use LocalCluster(unlike=True)."
+            )
+        given = {SLOW: str(slow)} if slow > 1.0 else {}
+        worker = self._start_worker(slots, {**given, **(environment or {})})
+        self._await_registered(worker)
+        return self._workers.index(worker)
+
+    def remove_worker(self, index: int) -> None:
+        """End a worker in order, its node with it, and delete its directory.
+
+        Release its node first (``node_of``, the negotiator): what still runs there is lost as when it is killed.
+        """
+        worker = self._worker(index)
+        left = [process.pid for process in descendants(worker.process.pid)]
+        signal_group(worker.process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(timeout=5)
+        self._end_all(worker, left)
+        self._workers[index] = None
+
+    def node_of(self, index: int) -> str | None:
+        """Return the executor id of the node that a worker runs; None where it runs none."""
+        return next((node.executor_id for node in self.executors() if node.worker == index), None)
+
+    def worker_of(self, executor_id: str) -> int | None:
+        """Return the index of the worker that runs a node; None where none does."""
+        return next((node.worker for node in self.executors() if node.executor_id == executor_id), None)
+
+    def trespasses(self) -> list[str]:
+        """Return what Python workers touched of other nodes, a line each; one that is not watched may hide some."""
+        return read_trespasses(self._root, self.python_worker_pids())
 
     def kill_worker(self, index: int) -> None:
         """Kill a worker and its node (SIGKILL), as when a machine is lost, and delete its directory."""
         worker = self._worker(index)
-        python_workers = [process.pid for process in descendants(worker.process.pid)]
+        left = [process.pid for process in descendants(worker.process.pid)]
         signal_group(worker.process.pid, signal.SIGKILL)
-        for pid in python_workers:  # Spark's Python daemon leads a group of its own
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        self._finish(worker)
+        self._end_all(worker, left)
         self._workers[index] = None
 
     def executors(self) -> list[NodeProcess]:
@@ -186,12 +244,16 @@ class LocalCluster:
             "spark.authenticate.secret": self._secret,
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
-            "spark.executor.cores": str(self._cores),
             "spark.executor.memory": self._memory,
+            **({} if self._unlike else {"spark.executor.cores": str(self._cores)}),
+            **(watch_settings(self._root) if self._watched else {}),
         }
 
     def session(self, app_name: str = "penstock", conf: Mapping[str, str] | None = None) -> SparkSession:
-        """Open a SparkSession on this cluster and wait until a node of every worker has registered."""
+        """Open a SparkSession on this cluster and wait until a node of every worker has registered.
+
+        It gets a node of each worker that joins later, until its negotiator is told otherwise.
+        """
         from penstock.spark.session import session
 
         spark = session(app_name, conf={**self.conf(), **(conf or {})})
@@ -213,12 +275,12 @@ class LocalCluster:
         self._master_url = found.group(1)
         self._await_log(self._master, r"New state: ALIVE")
 
-    def _start_worker(self) -> _Daemon:
+    def _start_worker(self, cores: int, environment: Mapping[str, str]) -> _Daemon:
         daemon = self._launch(
             f"worker-{secrets.token_hex(8)}",
             ["org.apache.spark.deploy.worker.Worker", "--host", _LOOPBACK, "--port", "0",
-             "--cores", str(self._cores), "--memory", self._memory, self._master_url],
-            {},
+             "--cores", str(cores), "--memory", self._memory, self._master_url],
+            environment,
         )  # fmt: skip
         self._workers.append(daemon)
         return daemon
@@ -297,6 +359,13 @@ class LocalCluster:
             raise SessionError(f"The local cluster has no worker {index}; it has {self.workers}.")
         return worker
 
+    def _end_all(self, worker: _Daemon, below: Sequence[int]) -> None:
+        """End what a worker has left: Spark's Python daemon leads a group of its own."""
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        self._finish(worker)
+
     def _finish(self, daemon: _Daemon) -> None:
         """Wait for a process that was told to end, kill what its group left, and delete its directory."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -311,21 +380,6 @@ class LocalCluster:
             with contextlib.suppress(BrokenPipeError):
                 self._keeper.stdin.write(line + "\n")
                 self._keeper.stdin.flush()
-
-
-def find_python_workers(pid: int) -> list[Process]:
-    """Return the Python workers below a Spark JVM: the forks of its daemon, or single ones without one."""
-    below = [process for process in descendants(pid) if _runs(process, ("pyspark.", "penstock.spark."))]
-    daemons = {
-        process.pid
-        for process in below
-        if process.parent == pid and _runs(process, ("pyspark.daemon", "penstock.spark.daemon"))
-    }
-    return [process for process in below if process.pid not in daemons]
-
-
-def _runs(process: Process, modules: tuple[str, ...]) -> bool:
-    return (process.option("-m") or "").startswith(modules)
 
 
 def _spark_home() -> Path:

@@ -49,6 +49,39 @@ def derive_descendants(pid: int, processes: Iterable[Process]) -> list[Process]:
     return found
 
 
+def derive_ancestors(pid: int, processes: Iterable[Process]) -> list[Process]:
+    """Pick a process and those above it out of a list of all, itself first."""
+    known = {process.pid: process for process in processes}
+    found: list[Process] = []
+    while pid in known and known[pid] not in found:
+        found.append(known[pid])
+        pid = known[pid].parent
+    return found
+
+
+def derive_executor_id(ancestors: Iterable[Process]) -> str | None:
+    """Return the id of the Spark executor that a process belongs to, from those above it.
+
+    It stands on the command line of the executor's JVM; in local mode the JVM is the driver's, and so is the id.
+    None where there is no JVM.
+    """
+    for process in ancestors:
+        if process.command and process.command[0].rpartition("/")[2] == "java":
+            return process.option("--executor-id") or "driver"
+    return None
+
+
+def find_python_workers(pid: int) -> list[Process]:
+    """Return the Python workers below a Spark JVM: the forks of its daemon, or single ones without one."""
+    below = [process for process in descendants(pid) if _runs(process, ("pyspark.", "penstock.spark."))]
+    daemons = {
+        process.pid
+        for process in below
+        if process.parent == pid and _runs(process, ("pyspark.daemon", "penstock.spark.daemon"))
+    }
+    return [process for process in below if process.pid not in daemons]
+
+
 def read_processes() -> list[Process]:
     """Read all running processes that this user may see."""
     return _read_proc() if sys.platform == "linux" else _read_ps()
@@ -58,6 +91,10 @@ def signal_group(group: int, number: signal.Signals) -> None:
     """Signal a process group that the caller has started; one that is gone is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+
+
+def _runs(process: Process, modules: tuple[str, ...]) -> bool:
+    return (process.option("-m") or "").startswith(modules)
 
 
 def _read_proc() -> list[Process]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from penstock.cli.demo import End, _Show, _watch
+from penstock.cli.demo import MAX_NODES, End, _Show, _watch, run_demo
 from penstock.cli.demo_view import (
     COUNTED,
     Reading,
@@ -227,3 +227,11 @@ def test_sizes_and_sparklines_are_short() -> None:
     assert sparkline([0, 1, 4, 8], 3) == "▁▄█"
     assert sparkline([], 3) == ""
     assert sparkline([0.0, 0.0], 3) == "  "
+
+
+@pytest.mark.parametrize("nodes", [0, -1, MAX_NODES + 1])
+def test_a_number_of_nodes_that_cannot_be_is_refused_before_anything_starts(
+    nodes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_demo(nodes=nodes) == 1
+    assert f"not {nodes}" in capsys.readouterr().out

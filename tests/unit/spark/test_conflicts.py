@@ -39,6 +39,9 @@ def test_a_setting_that_leases_cannot_live_with_is_fatal_and_named(setting: str,
         ("spark.python.unix.domain.socket.enabled", "false"),
         ("spark.scheduler.mode", "FIFO"),
         ("spark.excludeOnFailure.enabled", "true"),
+        ("spark.locality.wait", "0"),
+        ("spark.locality.wait", "500ms"),
+        ("spark.locality.wait.process", "0s"),
     ],
 )
 def test_a_setting_that_works_against_leases_is_named_with_its_effect(setting: str, value: str) -> None:
@@ -57,6 +60,7 @@ def test_a_setting_that_works_against_leases_is_named_with_its_effect(setting: s
         ("spark.python.worker.idleTimeoutSeconds", "0s"),
         ("spark.speculation", "FALSE"),
         ("spark.scheduler.mode", "fair"),
+        ("spark.locality.wait", "3s"),
     ],
 )
 def test_a_setting_at_its_harmless_value_is_no_conflict(setting: str, value: str) -> None:

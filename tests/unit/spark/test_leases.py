@@ -8,7 +8,8 @@ import pytest
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import Program
 from penstock.spark import leases
-from penstock.spark.leases import Asked, LeaseOffice, describe_lease, reason_in
+from penstock.spark.leases import Asked, LeaseOffice, choose_node, describe_lease, reason_in, tenants
+from penstock.spark.slots import Node
 
 
 class Job:
@@ -85,6 +86,46 @@ def test_a_lease_that_never_connects_is_overdue(office: LeaseOffice, monkeypatch
     office.note_up(up, "1")
     monkeypatch.setattr(leases, "CONNECT_TIMEOUT_S", -1.0)
     assert office.overdue() == [late]
+
+
+NODES = [Node("0", "host", 2), Node("1", "host", 4), Node("2", "host", 2)]
+
+
+def test_a_lease_prefers_the_node_that_is_wanted_for_it_whatever_it_holds_already() -> None:
+    assert choose_node(NODES, ["0", "0", "0"], "0").executor_id == "0"
+
+
+def test_without_a_wanted_node_or_with_one_that_is_gone_the_emptiest_is_preferred() -> None:
+    for wanted in (None, "9"):
+        assert choose_node(NODES, ["0", "1", "1"], wanted).executor_id == "2"
+        assert choose_node(NODES, ["0", "1", "2"], wanted).executor_id == "1"
+        assert choose_node(NODES, [], wanted).executor_id == "1"
+
+
+def test_leases_that_come_up_elsewhere_than_wanted_are_counted_and_those_without_a_wish_are_not(
+    office: LeaseOffice,
+) -> None:
+    there, elsewhere, anywhere = ask(office), ask(office), ask(office)
+    office.asked[there].wanted = office.asked[elsewhere].wanted = "1"
+    for name, node in ((there, "1"), (elsewhere, "2"), (anywhere, "2"), (elsewhere, "2")):
+        office.note_up(name, node)
+    assert (office.landed, office.landed_elsewhere) == (1, 1)
+    assert office.asked[elsewhere].node == "2"
+
+
+def test_a_node_knows_the_queries_that_have_leases_on_it_until_their_jobs_have_ended(
+    office: LeaseOffice,
+) -> None:
+    context = office._spark.sparkContext
+    name = ask(office)
+    office.note_up(name, "1")
+    assert tenants(context, "1") == ["test"] and tenants(context, "2") == []
+    assert tenants(SimpleNamespace(), "1") == []
+    office.give_up(name)
+    assert tenants(context, "1") == ["test"]
+    office.lost[name].future.done = True
+    office.ended()
+    assert tenants(context, "1") == []
 
 
 WRAPPED = """An error occurred while calling o77.get.

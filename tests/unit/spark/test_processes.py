@@ -8,7 +8,14 @@ import time
 from pathlib import Path
 
 from penstock.spark import keeper
-from penstock.spark.processes import Process, derive_descendants, descendants, signal_group
+from penstock.spark.processes import (
+    Process,
+    derive_ancestors,
+    derive_descendants,
+    derive_executor_id,
+    descendants,
+    signal_group,
+)
 
 FAMILY = [
     Process(1, 0, ("init",)),
@@ -21,6 +28,20 @@ FAMILY = [
 
 def test_descendants_are_found_at_every_depth_and_strangers_left_out() -> None:
     assert [process.pid for process in derive_descendants(10, FAMILY)] == [11, 12]
+
+
+def test_ancestors_lead_from_a_process_to_the_first_and_end_in_a_circle() -> None:
+    assert [process.pid for process in derive_ancestors(12, FAMILY)] == [12, 11, 10, 1]
+    assert derive_ancestors(99, FAMILY) == []
+    circle = [Process(5, 6, ("a",)), Process(6, 5, ("b",))]
+    assert [process.pid for process in derive_ancestors(5, circle)] == [5, 6]
+
+
+def test_the_executor_is_named_on_the_command_line_of_the_nearest_jvm() -> None:
+    assert derive_executor_id(derive_ancestors(12, FAMILY)) == "3"
+    submit = Process(11, 10, ("/usr/bin/java", "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"))
+    assert derive_executor_id([FAMILY[2], submit, FAMILY[3]]) == "driver"
+    assert derive_executor_id(derive_ancestors(20, FAMILY)) is None
 
 
 def test_an_option_is_read_from_the_command_line() -> None:

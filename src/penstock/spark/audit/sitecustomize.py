@@ -1,13 +1,16 @@
-"""Python workers of the test cluster import this when they start: it watches which files they touch.
+"""Python workers of a watched local cluster import this when they start: it watches which files they touch.
 
 A node is one Spark executor; it has the directory it runs in, the one its daemon made, and shares temporary ones with later
 executors of its worker.
 Whoever opens, lists, makes, moves or deletes a path of another node gets an error, and the path is written down, so
-that the test fails even if the error is swallowed.
+that a test fails even if the error is swallowed. Imports the standard library only.
 """
+
+from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 _EVENTS = ("open", "os.", "shutil.", "glob.")
 
@@ -26,7 +29,7 @@ def _install(root: str, log: str) -> None:
     area = os.path.realpath(root) + os.sep + "worker-"
     notes = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def watch(event: str, args: tuple) -> None:
+    def watch(event: str, args: tuple[Any, ...]) -> None:
         if not event.startswith(_EVENTS):
             return
         for value in args[:2]:
