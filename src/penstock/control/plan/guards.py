@@ -36,6 +36,8 @@ class Guards:
     """Time after an action is carried out before latency is compared with what it was."""
     worse_ratio: float = 0.25
     """An action after which latency is this much higher is rolled back."""
+    worse_from_ratio: float = 0.5
+    """Share of the bound under which no action is blamed: there is room, and small latencies are mostly noise."""
     same_load_ratio: float = 0.1
     """An action is not blamed where the load has risen by more than this since."""
 
@@ -204,13 +206,14 @@ def judge(
 ) -> str | None:
     """Say why an action should be rolled back, in words; None where it should stay.
 
-    It must have been carried out, latency must be higher than before by the margin, and the load not. One that
+    Latency must be higher than before by the margin and no longer far under the bound, and the load not higher. One that
     promised no lower latency (it gave cores back, say) is only blamed where the bound is broken.
     """
     before_s = action.observed_s
     if action.rolls_back is not None or before_s is None or observed_s is None:
         return None
-    if observed_s <= before_s * (1 + guards.worse_ratio) or not math.isfinite(guards.worse_ratio):
+    limit_s = max(before_s * (1 + guards.worse_ratio), bound_s * guards.worse_from_ratio)
+    if observed_s <= limit_s:
         return None
     if rate_per_s > action.rate_per_s * (1 + guards.same_load_ratio):
         return None
