@@ -59,6 +59,8 @@ class Measurer:
         nodes = [fault for node in sample.nodes.values() if (fault := find_node_fault(node))]
         speeds = self._speeds.estimate({} if nodes else sample.nodes)
         reasons = nodes + self._take_executors(sample, speeds)
+        if not reasons and not self._executors:
+            reasons = ["the sample has no executor"]
         edges, sources = self._derive_rates(sample)
         window_s = self.settings.window_s if window_s is None else window_s
         self._estimate = Estimate(
@@ -151,11 +153,11 @@ class Measurer:
         return [reason]
 
     def _inherit(self, known: ExecutorMeasure, sample: ExecutorSample) -> Inherited | None:
-        """What other executors of the operator knew about shards that are new here."""
+        """What is known about shards that are new here: from when they were here before, or from another executor."""
         new = (known.sample.task_of < 0) & (sample.task_of >= 0)
         if not new.any() or self._estimate is None:
             return None
-        per_s, row_s = np.zeros(len(new)), known.derive_row_s(self.settings.unknown_service_per_s)
+        per_s, row_s = known.known_per_s.copy(), known.derive_row_s(self.settings.unknown_service_per_s)
         for name, other in self._estimate.executors.items():
             if other.operator == sample.operator and name != known.name and len(other.task_of) == len(new):
                 had = new & (other.task_of >= 0)

@@ -45,6 +45,8 @@ class ExecutorMeasure:
         self._measured: deque[tuple[float, int, ExecutorSample]] = deque()
         shards = len(sample.task_of)
         self._arrival_per_s = np.zeros(shards)
+        self.known_per_s = np.zeros(shards)
+        """Rate of every shard when it was last here."""
         self._bytes_per_s = np.zeros(2)
         self._shard_rows, self._shard_s = np.zeros(shards), np.zeros(shards)
         self._epoch = EpochCosts()
@@ -117,7 +119,9 @@ class ExecutorMeasure:
             self._arrival_per_s = self._arrivals.add(per_s, end_s - last_s)
             self._bytes_per_s = self._bytes.add(np.maximum(bytes_per_s, 0.0), end_s - last_s)
             last_s = end_s
-        self._arrival_per_s[after.task_of < 0] = 0.0
+        held = after.task_of >= 0
+        self._arrival_per_s[~held] = 0.0
+        self.known_per_s[held] = self._arrival_per_s[held]
         self._dispersion.add(float(arrived.sum()) / elapsed_s, elapsed_s)
 
     def _weigh_shards(

@@ -89,6 +89,6 @@ class ShardTrace:
             done += 1
         del self._ends_s[:done], self._arrived[:done]
         if len(self._ends_s) > self._max_slots:
-            # Old slots are joined two by two: their resolution halves, nothing is lost.
+            # Old slots are joined two by two: they become longer, and the first one stays where it is.
             half = self._max_slots // 2
-            del self._ends_s[0:half:2], self._arrived[0:half:2]
+            del self._ends_s[1:half:2], self._arrived[1:half:2]

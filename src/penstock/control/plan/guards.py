@@ -34,6 +34,8 @@ class Guards:
     """Share of the latency that a plan which leaves the number of cores as it is must win, while the bound holds."""
     settle_s: float = 3.0
     """Time after an action is carried out before latency is compared with what it was."""
+    blame_s: float = 30.0
+    """Time after an action is carried out in which it may be rolled back."""
     worse_ratio: float = 0.25
     """An action after which latency is this much higher is rolled back."""
     worse_from_ratio: float = 0.5
