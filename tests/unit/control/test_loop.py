@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -154,6 +155,16 @@ def test_a_worse_latency_is_rolled_back_once_and_said() -> None:
     assert "it would undo decision" in str(loop.journal.decisions()[-1])
 
 
+def test_a_roll_back_that_is_refused_is_not_proposed_again() -> None:
+    plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy)
+    for _ in range(40):
+        loop.turn(plane.step())
+        plane.refuse = "node n1 is being drained" if plane.applied else None
+    backs = [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert [(one.refused, one.count) for one in backs] == [("node n1 is being drained", 1)]
+
+
 def test_a_roll_back_that_does_not_help_is_left_alone() -> None:
     plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
     loop = loop_on(plane, policy, settle_s=2)
@@ -252,8 +263,8 @@ def test_no_shard_goes_back_within_the_time_of_the_guard(seed: int, rates: list[
     for shard in range(len(rates)):
         moves = [
             (at, one[shard], two[shard])
-            for at, (one, two) in enumerate(zip(places, places[1:], strict=False))
+            for at, (one, two) in enumerate(pairwise(places))
             if one[shard] != two[shard]
         ]
-        for (first, source, _), (second, _, destination) in zip(moves, moves[1:], strict=False):
+        for (first, source, _), (second, _, destination) in pairwise(moves):
             assert destination != source or second - first >= 20
