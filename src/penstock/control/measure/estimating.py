@@ -116,15 +116,16 @@ class Measurer:
         reasons = [
             reason
             for name, one in sample.executors.items()
-            if (reason := self._take(name, one, sample.at_s, speeds)) is not None
+            if (reason := self._take(name, one, sample, speeds)) is not None
         ]
         for name in [name for name in self._executors if name not in sample.executors]:
             reasons += self._miss(name, sample.at_s, f"there is no sample of {name}")
         return reasons
 
     def _take(
-        self, name: str, sample: ExecutorSample, at_s: float, speeds: Mapping[str, float]
+        self, name: str, sample: ExecutorSample, whole: Sample, speeds: Mapping[str, float]
     ) -> str | None:
+        at_s = whole.at_s
         fault = find_fault(name, sample)
         if fault is not None:
             return "; ".join(self._miss(name, at_s, fault)) or fault
@@ -137,7 +138,10 @@ class Measurer:
             self._executors[name] = known.restart(at_s, sample, self.settings.smoothing)
             return f"the counters of {name} began again"
         self._speeds.update(known.sample, sample)
-        known.take(at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit)
+        known.take(
+            at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit,
+            is_first=all(origin in whole.sources for origin, to in whole.edges if to == sample.operator),
+        )  # fmt: skip
         if known.service.service_per_s is None and sample.arrived.any():
             return f"no row of {name} has been completed yet"
         return None

@@ -229,6 +229,22 @@ def test_a_new_task_borrows_the_rate_of_the_task_its_shards_came_from_until_it_h
     assert 180 < corrected[0].service_per_s < 200, "a rate of its own moves by one eighth"
 
 
+def test_a_task_whose_index_was_used_before_does_not_take_over_its_totals() -> None:
+    measurer = Measurer()
+    for at in range(6):
+        sample = two_nodes(float(at), at * 10, 0.01)
+        tasks = list(sample.executors["match"].tasks)
+        tasks[1] = TaskSample(1, "n2", 900.0 + at * 0.1, 10**6 + at * 10)
+        used = change(
+            sample, tasks=tuple(tasks if at >= 4 else tasks[:1]), task_of=np.array([0, int(at >= 4)])
+        )
+        match = measurer.measure(used).executors["match"]
+        if at == 4:
+            assert (match.tasks[1].useful_ratio, match.tasks[1].service_per_s) == (0.0, pytest.approx(100.0))
+    assert match.service_per_s == pytest.approx(100.0)
+    assert match.tasks[1].useful_ratio == pytest.approx(0.1)
+
+
 def test_a_shard_that_comes_from_another_executor_brings_its_rate_along() -> None:
     def sample(at: int, moved: bool) -> Sample:
         rows = np.array([at * 10, at * 30], np.int64)
@@ -279,9 +295,27 @@ def test_latency_is_split_by_the_times_of_epochs_where_it_was_not_measured() -> 
 
 def test_epoch_costs_come_from_the_fit() -> None:
     plane, fitted = FakePlane([100.0]), EpochCosts(1, 2, 3, 4)
-    measurer = Measurer(fit=lambda name, before, after: fitted if after.epochs > 2 else None)
+    measurer = Measurer(fit=lambda name, before, after, latency_s: fitted if after.epochs > 2 else None)
     seen = [measurer.measure(change(plane.step(), epochs=at)).executors["match"].epoch for at in range(4)]
     assert seen == [EpochCosts(), EpochCosts(), EpochCosts(), fitted]
+
+
+def test_the_fit_is_given_the_latency_at_the_executor_not_the_way_there() -> None:
+    def latencies(**graph: Any) -> list[float | None]:
+        plane, seen = FakePlane([500.0], k=1), list[float | None]()
+
+        def fit(name: str, before: ExecutorSample, after: ExecutorSample, latency_s: float | None) -> None:
+            seen.append(latency_s)
+
+        measurer = Measurer(fit=fit)
+        for at in range(1, 5):
+            measurer.measure(replace(change(plane.step(), epochs=at, latency_s=77.0), **graph))
+        return seen
+
+    assert latencies() == latencies(edges={("s", "match"): 1}, sources={"s": 1}) == [77.0] * 3
+    downstream = latencies(edges={("s", "split"): 1, ("split", "match"): 1}, sources={"s": 1})
+    assert downstream[0] is None, "its rows had arrived before the first sample"
+    assert all(one is not None and 0 < one < 5 for one in downstream[1:])
 
 
 def test_the_load_of_a_node_is_the_greatest_of_three_above_its_idle_base() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -64,7 +65,7 @@ TABLE: list[tuple[g.Guard, str, Facts, str | None]] = [
      facts(TWO, ONE, recent=(action(TWO, ONE),)), "it would undo decision 7 of 10.0 s ago"),
     (g.guard_undoing, "the same, long ago", facts(TWO, ONE, recent=(action(TWO, ONE, 60.0),)), None),
     (g.guard_undoing, "the same, urgent", facts(TWO, ONE, urgent=True, recent=(action(TWO, ONE),)), None),
-    (g.guard_undoing, "the same, with the bound broken", facts(TWO, ONE, without_s=0.9, recent=(action(TWO, ONE),)), None),
+    (g.guard_undoing, "the same, with the bound broken", facts(TWO, ONE, observed_s=0.9, recent=(action(TWO, ONE),)), None),
     (g.guard_undoing, "cores go down, with the bound broken",
      facts(ONE, TWO, without_s=0.9, recent=(action(ONE, TWO),)), "it would undo decision 7 of 10.0 s ago"),
     (g.guard_undoing, "a shard goes back",
@@ -83,6 +84,11 @@ TABLE: list[tuple[g.Guard, str, Facts, str | None]] = [
     (g.guard_gain, "a gain below its cost", facts(predicted_s=0.1, without_s=0.2, cost_s=1.1),
      "it would win 100 ms a row and costs 1.1 s"),
     (g.guard_gain, "a gain below its cost that mends the bound", facts(predicted_s=0.4, without_s=0.6, cost_s=99.0), None),
+    (g.guard_gain, "more cores, with the bound broken and none of it mended",
+     facts(THREE, predicted_s=0.7, without_s=0.6, observed_s=0.65, cost_s=9.0), None),
+    (g.guard_gain, "more cores, for a gain below its cost", facts(THREE, predicted_s=0.1, without_s=0.2, cost_s=1.1),
+     "it would win 100 ms a row and costs 1.1 s"),
+    (g.guard_gain, "measured, and not predicted, without it", facts(predicted_s=0.3, observed_s=0.2), None),
     (g.guard_gain, "no gain, with the bound broken", facts(predicted_s=0.7, without_s=0.6),
      "it would change 600 ms to 700 ms, too little to act on"),
     (g.guard_gain, "from unserved to served", facts(predicted_s=0.4, without_s=float("inf"), cost_s=5.0), None),
@@ -114,6 +120,19 @@ def test_the_first_refusal_is_heard_and_a_roll_back_is_held_by_caps_only() -> No
 
 def test_all_guards_accept_a_plain_improvement() -> None:
     assert resolve(facts(predicted_s=0.1, without_s=0.3)) is None
+
+
+def test_guards_that_are_switched_off_let_everything_pass() -> None:
+    off = Guards(
+        0, 0, 0, 10**9, 10**9, payback_s=math.inf, min_gain_ratio=-math.inf, worse_ratio=math.inf
+    )  # fmt: skip
+    recent = (action(TWO, ONE, 100.0), action(ONE, TWO, 100.0, ended_s=None))
+    for then in (ONE, SKEWED, THREE):
+        for predicted_s in (0.001, 0.9, math.inf):
+            for without_s in (0.0, 0.1, math.inf):
+                given = facts(then, guards=off, recent=recent, predicted_s=predicted_s, without_s=without_s)
+                assert resolve(replace(given, cost_s=1e9)) is None
+    assert judge(action(TWO, ONE, observed_s=0.0), 9.0, 1.0, 0.5, off) is None
 
 
 JUDGED = [
