@@ -67,8 +67,7 @@ class ServiceRates:
             self._dispersion.setdefault(task.index, Dispersion()).add(useful_s / rows, rows)
             rate = rows / useful_s
             if held is None or held.borrowed:
-                before = held.useful_ratio if held is not None else useful_s / elapsed_s
-                held = self._tasks[task.index] = _Task(task.node, rate, False, before)
+                held = self._tasks[task.index] = _Task(task.node, rate, False, useful_s / elapsed_s)
             else:
                 held.service_per_s += EWMA * (rate - held.service_per_s)
         if held is not None:
