@@ -45,7 +45,9 @@ class CoreDemand:
             if getattr(self, name).shape != (rows,):
                 raise PlanError(f"core demand: {name} must have one number for each of the {rows} executors.")
         if self.capacity.shape != (columns,) or self.present.shape != (rows, columns):
-            raise PlanError(f"core demand: capacity and present must be for {rows} executors and {columns} nodes.")
+            raise PlanError(
+                f"core demand: capacity and present must be for {rows} executors and {columns} nodes."
+            )
         if (short := np.flatnonzero(self.demand < 1)).size:
             first = int(short[0])
             raise PlanError(
@@ -79,7 +81,12 @@ def derive_migration_bytes(demand: CoreDemand, cores: I64) -> float:
 
     X̃_j is the old total and X_j the new one. An executor that had no core has no state to move.
     """
-    rows = np.flatnonzero((cores != demand.present).any(axis=1) & (demand.present.any(axis=1)))
+    return _migration_bytes(demand, cores, np.arange(len(demand.executors)))
+
+
+def _migration_bytes(demand: CoreDemand, cores: I64, rows: I64) -> float:
+    """Sum over some executors alone; the others keep what they have."""
+    rows = rows[demand.present[rows].any(axis=1)]
     old, new = demand.present[rows].astype(np.float64), cores[rows].astype(np.float64)
     old /= old.sum(axis=1, keepdims=True)
     new /= np.maximum(new.sum(axis=1, keepdims=True), 1)
@@ -107,18 +114,24 @@ def plan_assignment(demand: CoreDemand, *, naive: bool = False, give_back: bool 
             f"{needed} cores are needed and the {len(demand.nodes)} nodes have {there}: "
             f"lower the demands by {needed - there} or add nodes."
         )
+    start = _Start(demand)
     phi = float(np.inf) if naive else float(PHI_BYTES_PER_S)
-    while (found := _Search(demand, phi, naive).run()) is None:
+    while (found := _search(start, phi, naive)) is None:
         phi *= 2
     if give_back:
         found.give_back()
-    return _outcome(demand, found.cores, phi, naive)
+    return _outcome(demand, found, phi, naive)
 
 
-def _outcome(demand: CoreDemand, cores: I64, phi: float, naive: bool) -> Assignment:
-    gained = int(np.maximum(cores - demand.present, 0).sum())
-    lost = int(np.maximum(demand.present - cores, 0).sum())
-    cost = derive_migration_bytes(demand, cores)
+def _search(start: _Start, phi: float, naive: bool) -> _Search | None:
+    return _Search(start, phi, naive).run() if start.may_come_out(phi) else None
+
+
+def _outcome(demand: CoreDemand, search: _Search, phi: float, naive: bool) -> Assignment:
+    cores, rows = search.cores, np.array(sorted(search.touched), dtype=np.int64)
+    change = cores[rows] - demand.present[rows]
+    gained, lost = int(np.maximum(change, 0).sum()), int(np.maximum(-change, 0).sum())
+    cost = _migration_bytes(demand, cores, rows)
     if not gained and not lost:
         reason = "every executor has its cores where they are"
     else:
@@ -127,27 +140,52 @@ def _outcome(demand: CoreDemand, cores: I64, phi: float, naive: bool) -> Assignm
     return Assignment(demand, cores, phi, cost, gained, reason)
 
 
+class _Start:
+    """What every run starts from; taken once, as there may be a million pairs of executor and node."""
+
+    def __init__(self, demand: CoreDemand) -> None:
+        self.demand = demand
+        self.rows, self.columns = np.nonzero(demand.present)
+        self.held = demand.present[self.rows, self.columns]
+        nodes, executors = len(demand.nodes), len(demand.executors)
+        self.total = np.bincount(self.rows, weights=self.held, minlength=executors).astype(np.int64)
+        self.free = demand.capacity - np.bincount(self.columns, weights=self.held, minlength=nodes).astype(
+            np.int64
+        )
+
+    def may_come_out(self, phi: float) -> bool:
+        """Say whether homes are large enough: what executors above φ lack there, beside what such executors hold firmly
+        there. Cheap, and spares most runs that would fail."""
+        demand = self.demand
+        intense = demand.bytes_per_s > phi
+        lack = np.where(intense, np.maximum(demand.demand - self.total, 0), 0)
+        asked = np.bincount(demand.home, weights=lack, minlength=len(self.free))
+        spare = np.maximum(self.total - demand.demand, 0)
+        firm = np.where(intense[self.rows], np.maximum(self.held - spare[self.rows], 0), 0)
+        kept = np.bincount(self.columns, weights=firm, minlength=len(self.free))
+        return bool((asked + kept <= demand.capacity)[asked > 0].all())
+
+
 class _Search:
     """One run of Algorithm 1 for one φ."""
 
-    def __init__(self, demand: CoreDemand, phi: float, naive: bool) -> None:
-        self.demand = demand
+    def __init__(self, start: _Start, phi: float, naive: bool) -> None:
+        self.demand = start.demand
         self.naive = naive
-        self.need = demand.demand
-        self.intense = demand.bytes_per_s > phi
-        self.cores = demand.present.copy()
-        self.total = self.cores.sum(axis=1)
-        self.free = demand.capacity - self.cores.sum(axis=0)
+        self.need = self.demand.demand
+        self.intense = self.demand.bytes_per_s > phi
+        self.cores = self.demand.present.copy()
+        self.total = start.total.copy()
+        self.free = start.free.copy()
         self.waiting: list[tuple[float, int]] = []
+        self.touched: set[int] = set()
         self.surplus: _Surplus | None = None
 
     def run(self) -> _Search | None:
         """Serve every executor; None where one above φ cannot get its cores at home."""
-        if not self._may_come_out():
-            return None
         self._empty_overfull_nodes()
-        for executor in np.flatnonzero(self.total < self.need):
-            self._wait(int(executor))
+        for lacking in np.flatnonzero(self.total < self.need):
+            self._wait(int(lacking))
         while self.waiting:
             executor = heapq.heappop(self.waiting)[1]
             serve = self._serve_at_home if self.intense[executor] else self._serve_anywhere
@@ -155,17 +193,6 @@ class _Search:
                 if not serve(executor):
                     return None
         return self
-
-    def _may_come_out(self) -> bool:
-        """Say whether homes are large enough: what executors above φ lack there against what others could give up."""
-        if not self.intense.any():
-            return True
-        lack = np.where(self.intense, np.maximum(self.need - self.total, 0), 0)
-        asked = np.bincount(self.demand.home, weights=lack, minlength=len(self.free))
-        spare = np.maximum(self.total - self.need, 0)[self.intense]
-        kept = self.cores[self.intense]
-        firm = (kept - np.minimum(kept, spare[:, None])).sum(axis=0)
-        return bool((asked + firm <= self.demand.capacity)[asked > 0].all())
 
     def _wait(self, executor: int) -> None:
         heapq.heappush(self.waiting, (-float(self.demand.bytes_per_s[executor]), executor))
@@ -175,6 +202,7 @@ class _Search:
         if giver is None:
             self.free[node] -= 1
         else:
+            self.touched.add(giver)
             self.cores[giver, node] -= 1
             self.total[giver] -= 1
             if self.surplus is not None:
@@ -182,6 +210,7 @@ class _Search:
         if taker is None:
             self.free[node] += 1
         else:
+            self.touched.add(taker)
             self.cores[taker, node] += 1
             self.total[taker] += 1
 
@@ -202,7 +231,9 @@ class _Search:
         total = int(self.total[executor])
         if total == 0:
             return np.zeros(len(self.free))
-        found: F64 = (total - self.cores[executor]) * (self.demand.state_bytes[executor] / (total * (total + 1)))
+        found: F64 = (total - self.cores[executor]) * (
+            self.demand.state_bytes[executor] / (total * (total + 1))
+        )
         return found
 
     # -- serving ------------------------------------------------------------------------------------------------------

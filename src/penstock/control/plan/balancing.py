@@ -84,17 +84,16 @@ def _bytes(table: Table, shards: npt.NDArray[np.int64]) -> F64:
 def _least_loaded(table: Table, source: int, times: F64) -> npt.NDArray[np.int64]:
     """Return the least loaded task of each kind (same speed, same node or not): no other of its kind can do better."""
     here = table.node == table.node[source]
-    kinds: dict[tuple[float, bool], int] = {}
-    for task in np.argsort(times, kind="stable"):
-        if task != source:
-            kinds.setdefault((table.speed[task], here[task]), int(task))
-        if len(kinds) == 2 and _is_even(table):
-            break
-    return np.array(list(kinds.values()), dtype=np.int64)
-
-
-def _is_even(table: Table) -> bool:
-    return bool(table.speed.min() == table.speed.max())
+    others = times.copy()
+    others[source] = np.inf
+    found = []
+    for speed in table.speeds:
+        of_kind = table.speed == speed
+        for where in (here, ~here):
+            best = int(np.where(of_kind & where, others, np.inf).argmin())
+            if of_kind[best] and where[best] and best != source:
+                found.append(best)
+    return np.array(found, dtype=np.int64)
 
 
 def _cheapest(
@@ -131,5 +130,7 @@ def explain(table: Table, before: float, theta: float, capped: bool) -> str:
     held = np.where(table.at == busiest, table.load, 0.0)
     hottest = int(held.argmax())
     if held[hottest] / table.speed[busiest] > theta * table.mean:
-        return f"{change}: shard {hottest} alone is {held[hottest] / table.total:.0%} of the load, no move helps"
+        return (
+            f"{change}: shard {hottest} alone is {held[hottest] / table.total:.0%} of the load, no move helps"
+        )
     return f"{change}: no move of one shard lowers it further"

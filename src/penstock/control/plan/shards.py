@@ -89,6 +89,7 @@ class Table:
         self.home = np.array([numbers.get(shards.tasks.get(int(t), ""), -1) for t in shards.task_of])
         """Shard -> number of the node its state is on; -1 where no task will be."""
         self.speed = np.array([max(speed.get(int(name), 1.0), TINY) for name in self.names])
+        self.speeds = np.unique(self.speed)
         self.load = np.asarray(shards.load if load is None else load, dtype=np.float64)
         self.mine = shards.task_of >= 0
         self.at = self._places(shards.task_of)
