@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -73,3 +74,16 @@ def adopt(switch: Switch, orphans: Ints) -> Switch:
     for shard in orphans[np.argsort(-switch.rate_per_s[orphans], kind="stable")]:
         switch = switch.moved(np.array([shard]), int(np.argmax(switch.headroom)))
     return switch
+
+
+def holds(switch: Switch, plan: ExecutorPlan) -> bool:
+    """Return whether the switch is what a plan wants: the same tasks, and every shard with its own."""
+    now = derive_plan(switch)
+    return dict(now.tasks) == dict(plan.tasks) and bool(np.array_equal(now.task_of, plan.task_of))
+
+
+def restored(switch: Switch, plan: ExecutorPlan) -> Switch:
+    """Return the switch with the shards where a plan has them, as far as those tasks are still there."""
+    place = {index: at for at, index in enumerate(switch.tasks)}
+    wanted = np.array([place.get(int(index), -1) for index in plan.task_of], dtype=np.int64)
+    return replace(switch, at=np.where((wanted >= 0) & (switch.at >= 0), wanted, switch.at))

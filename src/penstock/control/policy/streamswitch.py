@@ -7,7 +7,6 @@ which shards move is `switching`'s.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,13 +14,22 @@ import numpy as np
 
 from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.measure.sample import F64
-from penstock.control.plan.plan import Plan
+from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.control.policy.diagnosing import (
+    Diagnosis,
+    derive_excess,
+    describe_severe,
+    describe_treatment,
+    explain_nothing,
+)
 from penstock.control.policy.mapping import (
     adopt,
     derive_orphans,
     derive_plan,
     derive_switch,
+    holds,
     is_known,
+    restored,
     tail_factor,
 )
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
@@ -43,25 +51,6 @@ from penstock.control.policy.switching import (
 from penstock.control.policy.wording import count, in_ms, no_change, propose_waiting
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What was found out about one executor, and the treatment that follows."""
-
-    executor: str
-    switch: Switch
-    health: Health
-    symptom: str
-    treatment: UnitStrategy | None
-    why_not: str
-    """Why nothing is done, where nothing is."""
-    options: tuple[Option, ...] = ()
-    lacks_core: bool = False
-
-    @property
-    def after(self) -> Switch:
-        return self.switch if self.treatment is None else self.treatment.after
 
 
 @dataclass
@@ -86,8 +75,9 @@ class StreamSwitchPolicy:
     _negotiator: Negotiator = field(init=False)
     _assumed: dict[tuple[str, int], float] = field(default_factory=dict)
     """Service rates of new tasks that nothing was measured of yet: their source's."""
-    _republish: str | None = None
-    _republished: bool = False
+    _published: dict[str, tuple[ExecutorPlan, ExecutorPlan]] = field(default_factory=dict)
+    """Executors of the last plan: as they were, and as it wanted them."""
+    _failure: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
@@ -101,11 +91,10 @@ class StreamSwitchPolicy:
         self._negotiator = Negotiator(self.idle_node_s)
 
     def note_failure(self, reason: str) -> None:
-        """Publish the mapping again at the next turn (StreamSwitch 5), once: a failed publication is not repeated."""
+        """Forget rates that were assumed of new tasks, and look at the next turn whether the mapping still holds."""
         self._assumed.clear()
         self._negotiator.forget()
-        self._republish = None if self._republished else reason
-        self._republished = False
+        self._failure = reason
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)
@@ -140,7 +129,7 @@ class StreamSwitchPolicy:
         bounds = {
             name: sla.latency * shares[now.executors[name].operator] / tail_factor(sla) for name in switches
         }
-        order = sorted(switches, key=lambda name: (-_over(switches[name], bounds[name]), name))
+        order = sorted(switches, key=lambda name: (-derive_excess(switches[name], bounds[name]), name))
         found = []
         for name in order:
             diagnosis = self._diagnose(now.executors[name], switches[name], bounds[name], free)
@@ -188,7 +177,7 @@ class StreamSwitchPolicy:
         curable = [at for at in severe if switch.can_be_cured(at, bound_s)]
         treatable = curable or [at for at in severe if switch.can_be_relieved(at)] or severe
         source = min(treatable, key=lambda at: (float(switch.headroom[at]), at))
-        symptom = _severe_symptom(executor, switch, instantaneous, source, bound_s)
+        symptom = describe_severe(executor, switch, instantaneous, source, bound_s)
         balancing = find_balancing(switch, source)
         node = free.choose(switch.nodes[source])
         wider = None
@@ -205,7 +194,7 @@ class StreamSwitchPolicy:
         options += [Option(BALANCE, balancing.after.worst_s, feasible=cured)] if balancing is not None else []
         options += [Option(SCALE_OUT, wider.after.worst_s)] if wider is not None else []
         choice = balancing if cured else wider or self._worthwhile(switch, balancing, source)
-        why = "" if choice is not None else _why_nothing(executor, switch, source, node)
+        why = "" if choice is not None else explain_nothing(executor, switch, source, node)
         return Diagnosis(
             executor.name,
             switch,
@@ -238,7 +227,7 @@ class StreamSwitchPolicy:
         symptom = "; ".join(found.symptom for found in told)
         options = tuple(option for found in told for option in found.options)
         predicted = self._predict(now, sla, diagnoses)
-        actions = [f"{found.executor}: {_words(found)}" for found in treated]
+        actions = [f"{found.executor}: {describe_treatment(found)}" for found in treated]
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
         actions += (
@@ -248,10 +237,10 @@ class StreamSwitchPolicy:
             return no_change(symptom, "; ".join(found.why_not for found in told), options, predicted)
         self._remember(treated)
         urgent = any(found.health == Health.SEVERE for found in treated)
-        return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent)
+        return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent, {"model": "mm1"})
 
     def _remember(self, treated: list[Diagnosis]) -> None:
-        self._republished = False
+        self._published = {f.executor: (derive_plan(f.switch), derive_plan(f.after)) for f in treated}
         for found in treated:
             strategy = found.treatment
             if strategy is not None and strategy.kind == SCALE_OUT:
@@ -270,61 +259,32 @@ class StreamSwitchPolicy:
         return tail_factor(sla) * derive_longest(derive_stations(operators, now.edges), now.edges, weights)[1]
 
     def _propose_mapping(self, now: Estimate) -> Proposal | None:
-        """Publish the newest mapping after a failure, and whenever shards stand with a task that is gone."""
-        lost = {name: derive_orphans(executor) for name, executor in now.executors.items() if executor.k}
-        orphaned = {name: shards for name, shards in lost.items() if len(shards)}
-        if not orphaned and self._republish is None:
+        """Publish the newest mapping again where a failure left another one behind, or shards without a task.
+
+        StreamSwitch 5: the control plane's mapping is the one that counts after a failure. A plan that was refused or
+        done after all left nothing behind; one that stopped halfway is taken back.
+        """
+        switches = {
+            name: self._examine(executor) for name, executor in sorted(now.executors.items()) if executor.k
+        }
+        reason, self._failure = self._failure, None
+        wanted: dict[str, Switch] = {}
+        for name, (before, after) in self._published.items() if reason is not None else ():
+            if name in switches and not holds(switches[name], before) and not holds(switches[name], after):
+                wanted[name] = restored(switches[name], before)
+        orphans = {name: derive_orphans(now.executors[name]) for name in switches}
+        for name, shards in orphans.items():
+            if len(shards):
+                wanted[name] = adopt(wanted.get(name, switches[name]), shards)
+        self._published = {}
+        plans = {
+            name: derive_plan(then)
+            for name, then in wanted.items()
+            if not holds(switches[name], derive_plan(then))
+        }
+        if not plans:
             return None
-        reason, self._republish, self._republished = self._republish, None, True
-        names = sorted(orphaned or lost)
-        plan = Plan(
-            {name: derive_plan(adopt(self._examine(now.executors[name]), lost[name])) for name in names}
-        )
         symptom = f"the last plan failed: {reason}" if reason else "a task is gone"
-        shards = sum(len(found) for found in orphaned.values())
-        action = f"published the mapping of {', '.join(names)} again; {count(shards, 'shard')} given to a living task"
-        return Proposal(plan, symptom, action, urgent=bool(shards))
-
-
-def _over(switch: Switch, bound_s: float) -> float:
-    """Return how far the least headroom is under what the bound asks for, as a share of the service rate."""
-    at = int(np.argmin(switch.headroom))
-    return float((1.0 / bound_s - switch.headroom[at]) / max(switch.service_per_s[at], 1e-9))
-
-
-def _severe_symptom(
-    executor: ExecutorEstimate, switch: Switch, instantaneous: F64, source: int, bound_s: float
-) -> str:
-    total = max(executor.rate_per_s, 1e-12)
-    return (
-        f"{executor.name}: latency {in_ms(float(instantaneous[source]))} and projected"
-        f" {in_ms(float(switch.projected_s[source]))} over {in_ms(bound_s)}: task {switch.tasks[source]} takes"
-        f" {switch.task_rates[source]:.0f} rows/s, {switch.task_rates[source] / total:.0%} of the load, and serves"
-        f" {switch.service_per_s[source]:.0f}"
-    )
-
-
-def _why_nothing(executor: ExecutorEstimate, switch: Switch, source: int, node: str | None) -> str:
-    mine = switch.rate_per_s[switch.at == source]
-    heaviest = float(mine.max(initial=0.0)) / max(executor.rate_per_s, 1e-12)
-    usable = (1.0 - switch.margin) * float(switch.service_per_s[source])
-    if np.count_nonzero(mine > 0) <= 1 or float(mine.max(initial=0.0)) >= usable:
-        return f"{executor.name}: nothing can help: one shard is {heaviest:.0%} of the load, and a shard has one task"
-    if node is None:
-        needed = executor.rate_per_s / max(usable, 1e-12)
-        return (
-            f"{executor.name}: nothing can help within the cores there are: {executor.rate_per_s:.0f} rows/s need"
-            f" {math.floor(needed) + 1} tasks and no core is free beyond its {executor.k}"
-        )
-    return f"{executor.name}: no move of shards helps"
-
-
-def _words(found: Diagnosis) -> str:
-    strategy = found.treatment
-    assert strategy is not None
-    moved = f"moved {count(len(strategy.shards), 'shard')} from task {strategy.source} to"
-    if strategy.kind == SCALE_OUT:
-        return f"scaled out, {moved} new task {strategy.destination} on {strategy.after.nodes[-1]}"
-    if strategy.kind == SCALE_IN:
-        return f"scaled in, {moved} task {strategy.destination}, gave up task {strategy.source}"
-    return f"{moved} task {strategy.destination}"
+        lost = sum(len(orphans[name]) for name in plans)
+        action = f"published the mapping of {', '.join(plans)} again; {count(lost, 'shard')} given to a living task"
+        return Proposal(Plan(plans), symptom, action, urgent=lost > 0)
