@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from penstock.bench.machine import describe
-from penstock.bench.result import BenchResult, spread
+from penstock.bench.result import BenchResult, UnknownPart, spread
 from penstock.control.measure.sample import F64, I64
 from penstock.control.model.many_stations import Stations, min_cores
 from penstock.control.plan.assignment import Assignment, CoreDemand, plan_assignment
@@ -106,8 +106,6 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     Raises:
         UnknownPart: a size is asked for that does not exist.
     """
-    from penstock.bench.keyed_count import UnknownPart
-
     unknown = sorted(set(only or ()) - set(SIZES))
     if unknown:
         raise UnknownPart(f"there is no part {', '.join(unknown)}; there is {', '.join(SIZES)}")

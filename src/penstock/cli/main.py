@@ -56,7 +56,7 @@ def run(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="keyed-count or schedule")],
+    name: Annotated[str, typer.Argument(help="keyed-count, models or schedule")],
     quick: Annotated[bool, typer.Option("--quick", help="under ten minutes, every figure present")] = False,
     json: Json = None,
     only: Annotated[str | None, typer.Option(help="comma-separated parts")] = None,
@@ -107,6 +107,24 @@ def doctor(
     answer(checks, json, lambda console: None)
     if any(check.level is Level.FAIL for check in checks):
         raise typer.Exit(FOUND)
+
+
+@app.command()
+def replay(
+    journal: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="a journal of decisions, as a query wrote it")
+    ],
+    policy: Annotated[
+        str | None, typer.Option(help="decide by this one; the recorded one by default")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+    ] = None,
+) -> None:
+    """Decide a recorded run again and print where decisions differ; exit code 1 if any does."""
+    from penstock.cli.replay import run_replay
+
+    raise typer.Exit(run_replay(journal, policy, json))
 
 
 @app.command()

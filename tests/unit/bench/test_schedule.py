@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.bench import schedule
-from penstock.bench.keyed_count import UnknownPart
-from penstock.bench.result import BenchResult
+from penstock.bench.result import BenchResult, UnknownPart
 from penstock.bench.schedule import SIZES, decide, make_instance
 
 SMALL = dataclasses.replace(SIZES["32"], nodes=6, executors=20)

@@ -20,6 +20,8 @@ from penstock.control.model.queues import ModelError
 
 _TOUCH_ROUNDS = 12
 """Rounds in which the number of touched shards and the length of an epoch settle on each other."""
+_GROUPS = 32
+"""Groups of shards of nearly equal rate, by which touched shards are counted."""
 
 
 def epoch_duration_s(costs: EpochCosts, k: int, touched: float, largest_load: float) -> float:
@@ -38,18 +40,19 @@ def largest_load_curve(shard_loads: F64, k_max: int) -> F64:
     """Return, for k = 1 ... k_max tasks, the least load the busiest can have, whatever shards go where.
 
     No split of whole shards is below their mean, Σ / k, nor below what the pigeonhole principle says: of the j k + 1
-    heaviest shards some task has j + 1, each at least as heavy as the last of them. For equal shards that is exact,
-    for one hot shard it is that shard: the plateaus of the model.
+    heaviest shards some task has j + 1, which weigh at least as much as the j + 1 lightest of them. For equal shards
+    that is exact, for one hot shard it is that shard: the plateaus of the model.
     """
     heavy = np.sort(np.asarray(shard_loads, dtype=np.float64))[::-1]
     heavy = heavy[heavy > 0]
     if not len(heavy):
         return np.zeros(k_max)
     curve: F64 = np.maximum(heavy.sum() / np.arange(1, k_max + 1), heavy[0])
-    turns = np.arange(1.0, len(heavy) + 1)
+    sums = np.concatenate(([0.0], np.cumsum(heavy)))
     for k in range(1, min(k_max, len(heavy) - 1) + 1):
-        each = heavy[::k]
-        curve[k - 1] = max(curve[k - 1], float((each * turns[: len(each)]).max()))
+        last = np.arange(0, len(heavy), k)
+        lightest = sums[last + 1] - sums[last - np.arange(len(last))]
+        curve[k - 1] = max(curve[k - 1], float(lightest.max()))
     return curve
 
 
@@ -135,11 +138,11 @@ class EpochStation:
     def _settled_s(self, base: F64, stretch: F64) -> F64:
         """Return the D at which the shards touched by Poisson arrivals during D make epochs of length D."""
         assert self.arrival_per_s is not None
-        rates = self.arrival_per_s[self.arrival_per_s > 0]
-        duration = np.asarray((base + self.costs.o2_s * len(rates)) * stretch, dtype=np.float64)
+        rates, shards = _alike(self.arrival_per_s[self.arrival_per_s > 0])
+        duration = np.asarray((base + self.costs.o2_s * shards.sum()) * stretch, dtype=np.float64)
         finite = np.isfinite(duration)
         for _ in range(_TOUCH_ROUNDS if self.costs.o2_s > 0 else 0):
-            touched = -np.expm1(-np.outer(duration[finite], rates)).sum(axis=1)
+            touched = -np.expm1(-np.outer(duration[finite], rates)) @ shards
             settled = (base[finite] + self.costs.o2_s * touched) * stretch[finite]
             close = np.allclose(settled, duration[finite], rtol=1e-4, atol=0)
             duration[finite] = settled
@@ -153,6 +156,15 @@ class EpochStation:
                 f"no number of cores serves the load: the busiest task would be at work {self.largest_load.min():.0%} of "
                 "the time; a single shard is too hot, so split its keys over more shards or make the operator faster."
             )
+
+
+def _alike(rates: F64) -> tuple[F64, F64]:
+    """Return mean rate and number of shards in at most `_GROUPS` groups of nearly equal rate."""
+    if len(rates) <= _GROUPS:
+        return rates, np.ones(len(rates))
+    starts = np.linspace(0, len(rates), _GROUPS, endpoint=False).astype(np.int64)
+    shards = np.diff(np.append(starts, len(rates))).astype(np.float64)
+    return np.add.reduceat(np.sort(rates), starts) / shards, shards
 
 
 def derive_epoch_station(

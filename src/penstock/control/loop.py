@@ -1,0 +1,137 @@
+"""The control loop: measure, model, policy, plan, apply. One turn per sample; time is the sample's.
+
+It reads no clock and knows no data plane: whoever has one calls `turn` and gives an `Actuator`. Models are asked by
+policies; here stands only the order of things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from penstock.control.apply.actuator import Actuator
+from penstock.control.apply.journal import Decision, Inputs, Journal
+from penstock.control.apply.past import Beginning, Past
+from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimating import Measurer
+from penstock.control.measure.observed import derive_observed_s
+from penstock.control.measure.sample import Sample
+from penstock.control.plan.guards import Facts, Guards, resolve
+from penstock.control.policy.protocol import Limits, Policy, Proposal
+from penstock.control.sla import SLA
+from penstock.errors import PlanError
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A proposal, and the decision that it would undo."""
+
+    proposal: Proposal
+    rolls_back: int | None = None
+
+
+class ControlLoop:
+    """Holds an SLA on a data plane.
+
+    Raises nothing for what a data plane reports or refuses; each turn ends in a decision that is journalled.
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        policy: Policy,
+        sla: SLA,
+        limits: Limits,
+        guards: Guards,
+        actuator: Actuator,
+        journal: Journal,
+    ) -> None:
+        self.measurer, self.policy, self.sla, self.limits = measurer, policy, sla, limits
+        self.guards, self.actuator, self.journal = guards, actuator, journal
+        self._past = Past(actuator, journal)
+
+    def turn(self, sample: Sample) -> Decision:
+        """Take one sample and decide; a plan that passes the guards is handed to the actuator."""
+        now = self.measurer.measure(sample, self.sla.window)
+        for failure in self._past.follow_up(now, self.sla):
+            self.policy.note_failure(failure)
+        wanted = self._regret(now) or _Wanted(self._propose(now))
+        refused = self._ask_guards(now, wanted)
+        return self._apply(now, wanted, refused)
+
+    def use(self, policy: Policy) -> None:
+        """Decide by another policy from the next turn on; actions under way are followed up all the same."""
+        self.policy = policy
+
+    def change_sla(self, sla: SLA) -> None:
+        """Hold another bound from the next turn on."""
+        self.sla = sla
+
+    def _regret(self, now: Estimate) -> _Wanted | None:
+        found = self._past.find_regret(now, self.sla, self.guards)
+        if found is None:
+            return None
+        action, reason, plan = found
+        self.policy.note_failure(reason)
+        words = f"rolled back to the plan before decision {action.number}"
+        return _Wanted(Proposal(plan, reason, words, urgent=True), action.number)
+
+    def _propose(self, now: Estimate) -> Proposal:
+        if now.invalid is not None:
+            return Proposal(None, f"the measurements cannot be used: {now.invalid}", "no change")
+        proposal = self.policy.propose(now, self.sla, self.limits)
+        if proposal.plan is not None and proposal.plan.changes_nothing:
+            return replace(proposal, plan=None)
+        return proposal
+
+    def _ask_guards(self, now: Estimate, wanted: _Wanted) -> str | None:
+        proposal = wanted.proposal
+        if proposal.plan is None:
+            return None
+        facts = Facts(
+            now.at_s,
+            proposal.plan,
+            self.actuator.current(),
+            self.sla.latency,
+            self.guards,
+            proposal.urgent,
+            proposal.predicted_s,
+            _without_s(proposal, derive_observed_s(now, self.sla)),
+            next((option.cost_s for option in proposal.options if option.action == proposal.action), 0.0),
+            self._past.recent,
+        )
+        return resolve(facts, rolls_back=wanted.rolls_back is not None)
+
+    def _apply(self, now: Estimate, wanted: _Wanted, refused: str | None) -> Decision:
+        proposal, plan, ticket = wanted.proposal, wanted.proposal.plan, None
+        before = self.actuator.current() if plan is not None else {}
+        if plan is not None and refused is None:
+            try:
+                ticket = self.actuator.apply(plan)
+            except PlanError as error:
+                refused = str(error)
+        decision = self.journal.add(
+            self._describe(now, proposal, ticket is not None, refused),
+            Inputs(now, self.sla, self.limits, plan, wanted.rolls_back),
+        )
+        if refused is not None:
+            self.policy.note_failure(refused)
+        elif plan is not None and ticket is not None:
+            named = {name: before[name] for name in plan.executors if name in before}
+            details = Beginning(named, proposal.predicted_s, wanted.rolls_back, self.guards.settle_s)
+            self._past.begin(decision.number, now, plan, ticket, details)
+        elif proposal.predicted_s is not None:
+            self._past.expect(decision.number)
+        return decision
+
+    def _describe(self, now: Estimate, proposal: Proposal, acted: bool, refused: str | None) -> Decision:
+        model = str(proposal.details.get("model", self.policy.name))
+        return Decision(
+            0, now.at_s, self.policy.name, proposal.symptom, proposal.action, acted, refused, proposal.options,
+            proposal.predicted_s, model,
+        )  # fmt: skip
+
+
+def _without_s(proposal: Proposal, observed_s: float | None) -> float | None:
+    """Latency if nothing is done: as the policy predicts it, or else as it is."""
+    said = [option.predicted_s for option in proposal.options if option.action.startswith("no change")]
+    return said[0] if said else observed_s
