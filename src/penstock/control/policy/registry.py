@@ -15,7 +15,13 @@ ADVISE = "advise"
 
 DEFAULT = "penstock"
 
-BUILT_IN: dict[str, str] = {}
+BUILT_IN: dict[str, str] = {
+    "drs": "penstock.control.policy.drs:DrsPolicy",
+    "drs-lb": "penstock.control.policy.drs:make_drs_lb",
+    "esstream": "penstock.control.policy.esstream:EsStreamPolicy",
+    "static": "penstock.control.policy.static:StaticPolicy",
+    "streamswitch": "penstock.control.policy.streamswitch:StreamSwitchPolicy",
+}
 """Name -> `module:class`, imported when it is first asked for."""
 
 _REGISTERED: dict[str, Callable[..., Policy]] = {}

@@ -1,0 +1,126 @@
+"""The last look at a plan before it is carried out: every way it could be impossible, each refused in a sentence.
+
+Policies build plans that pass; a plan given by hand or by a faulty policy is stopped here, and the one before it goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from penstock.control.measure.estimate import Estimate, ExecutorEstimate
+from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.control.policy.protocol import Limits
+from penstock.errors import PlanError
+
+
+def check_plan(plan: Plan, now: Estimate, limits: Limits) -> None:
+    """Refuse a plan that cannot be carried out on what there is now; return where it can.
+
+    Raises:
+        PlanError: names the executor or node, the numbers, and the fix.
+    """
+    _check_nodes(plan, now, limits)
+    for name, wanted in plan.executors.items():
+        if name not in now.executors:
+            raise PlanError(f"plan: there is no executor {name!r}; there is {_listed(now.executors)}.")
+        _check_tasks(name, wanted, plan, now)
+        _check_shards(name, wanted, now.executors[name])
+    _check_cores(plan, now, limits)
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(sorted(map(str, names))) or "none"
+
+
+def _check_nodes(plan: Plan, now: Estimate, limits: Limits) -> None:
+    for node in plan.release_nodes:
+        if node not in now.nodes:
+            raise PlanError(
+                f"plan: node {node!r} is to be released and does not exist; there is {_listed(now.nodes)}."
+            )
+    if plan.add_nodes < 0:
+        raise PlanError(f"plan: {plan.add_nodes} nodes are to be added; name nodes in release_nodes instead.")
+    if not (plan.add_nodes or plan.release_nodes):
+        return
+    after = len(now.nodes) + plan.add_nodes - len(set(plan.release_nodes))
+    if not limits.min_nodes <= after <= limits.max_nodes:
+        raise PlanError(
+            f"plan: it would leave {after} nodes where {limits.min_nodes} to {limits.max_nodes} are allowed: "
+            f"add or release fewer, or change the limits."
+        )
+
+
+def _check_tasks(name: str, wanted: ExecutorPlan, plan: Plan, now: Estimate) -> None:
+    if wanted.k < 1:
+        raise PlanError(f"plan: executor {name!r} would have {wanted.k} tasks: give it at least 1.")
+    for index, node in wanted.tasks.items():
+        if index < 0:
+            raise PlanError(f"plan: task {index} of executor {name!r}: an index is 0 or more.")
+        if node not in now.nodes:
+            raise PlanError(
+                f"plan: task {index} of executor {name!r} is on node {node!r}, which does not exist; "
+                f"there is {_listed(now.nodes)}."
+            )
+        if node in plan.release_nodes:
+            raise PlanError(
+                f"plan: task {index} of executor {name!r} is on node {node!r}, which is to be released: "
+                "put it on a node that stays."
+            )
+
+
+def _check_shards(name: str, wanted: ExecutorPlan, now: ExecutorEstimate) -> None:
+    if wanted.task_of.shape != now.task_of.shape:
+        raise PlanError(
+            f"plan: executor {name!r} maps {len(wanted.task_of)} shards and its operator has {len(now.task_of)}: "
+            "map every shard of the operator, -1 where another executor has it."
+        )
+    mine = now.task_of >= 0
+    held = int(mine.sum())
+    if wanted.k > held:
+        raise PlanError(
+            f"plan: executor {name!r} would have {wanted.k} tasks for {held} shards: give it at most {held}."
+        )
+    lost = np.flatnonzero(mine & ~np.isin(wanted.task_of, list(wanted.tasks)))
+    if lost.size:
+        raise PlanError(
+            f"plan: shard {int(lost[0])} of executor {name!r} ({lost.size} in all) has task "
+            f"{int(wanted.task_of[lost[0]])}, which is none of {_listed(wanted.tasks)}: give it one of those."
+        )
+    foreign = np.flatnonzero(~mine & (wanted.task_of >= 0))
+    if foreign.size:
+        raise PlanError(
+            f"plan: shard {int(foreign[0])} ({foreign.size} in all) is not of executor {name!r}: "
+            "leave it at -1; shards change their executor by a split or a merge."
+        )
+
+
+def _check_cores(plan: Plan, now: Estimate, limits: Limits) -> None:
+    """Count the cores of every executor, those that the plan does not name included."""
+    used: Counter[str] = Counter()
+    for name, executor in now.executors.items():
+        wanted = plan.executors.get(name)
+        if wanted is not None:
+            used.update(wanted.tasks.values())
+            continue
+        for task in executor.tasks:
+            if task.node in plan.release_nodes:
+                raise PlanError(
+                    f"plan: node {task.node!r} is to be released and executor {name!r}, which the plan does not name, "
+                    f"has task {task.index} there: plan it elsewhere."
+                )
+            used[task.node] += 1
+    for node, cores in used.items():
+        if node in now.nodes and cores > now.nodes[node].cores:
+            raise PlanError(
+                f"plan: node {node!r} would give {cores} cores and has {now.nodes[node].cores}: "
+                f"take {cores - now.nodes[node].cores} away or put them on another node."
+            )
+    total = sum(used.values())
+    if total > limits.max_cores:
+        raise PlanError(
+            f"plan: executors would hold {total} cores and may hold {limits.max_cores}: "
+            f"take {total - limits.max_cores} away or raise the limit."
+        )

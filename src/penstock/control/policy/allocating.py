@@ -1,0 +1,165 @@
+"""What DRS decides for executors under one bound: another split, more cores, fewer, or what can be had.
+
+Numbers only, from the models' predictions and the measured latency (DRS III-B, IV-B). When to act on it is `drs`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.control.model.allocation import (
+    Allocation,
+    Station,
+    assign_processors,
+    min_processors,
+    spread_processors,
+)
+from penstock.control.policy.protocol import Option
+from penstock.control.policy.wording import count, in_ms
+
+
+@dataclass(frozen=True)
+class Group:
+    """Executors that one bound holds for: all of them end-to-end, or one."""
+
+    label: str
+    stations: Sequence[Station]
+    measured_s: float | None
+    """E[T̂]: the measured total sojourn time."""
+    current: Mapping[str, int]
+    loads: Mapping[str, float]
+    """Core-seconds a second that each executor needs, margin included."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.current.values())
+
+    @property
+    def room(self) -> float:
+        """Cores that could be used at most."""
+        return sum(station.at_most or math.inf for station in self.stations)
+
+    def predict(self, cores: Mapping[str, int]) -> float:
+        """Return E[T](k) = Σ (λ_i / λ0) E[T_i](k_i) (DRS, equation 4)."""
+        visited = [station for station in self.stations if station.visits > 0]
+        return math.fsum(s.visits * s.model.latency_s(cores[s.name]) for s in visited)
+
+
+@dataclass(frozen=True)
+class Want:
+    """Cores that a group should have, and why."""
+
+    group: Group
+    cores: Mapping[str, int]
+    symptom: str
+    predicted_s: float
+    action: str = ""
+    """Empty where nothing should change."""
+    problem: str = ""
+    """Why the bound cannot be held, where it cannot."""
+    options: tuple[Option, ...] = ()
+
+
+def propose_split(group: Group, k_max: int, min_gain: float) -> Want:
+    """Problem (6): AssignProcessors for at most k_max cores.
+
+    Raises:
+        ModelError: k_max is below the stable minimum.
+    """
+    best = assign_processors(group.stations, k_max)
+    now_s = group.predict(group.current)
+    symptom = f"{count(group.total, 'core')} as {in_ratio(group.current)}, predicted {in_ms(now_s)}"
+    options = (Option("no change", now_s), Option(f"split {in_ratio(best.cores)}", best.latency_s))
+    must = group.total > k_max or (now_s == math.inf and best.latency_s < math.inf)
+    if best.cores == group.current or not (must or best.latency_s < now_s * (1 - min_gain)):
+        return Want(group, group.current, symptom, now_s, options=options)
+    action = f"{group.label}: split {count(best.total, 'core')} as {in_ratio(best.cores)}"
+    return Want(group, best.cores, symptom, best.latency_s, action, options=options)
+
+
+def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_gain: float) -> Want:
+    """Problem (8): more cores on shortage, fewer under T_min, else the better split of as many (DRS IV-B).
+
+    Where the model asks for no more than there is and the latency is over the bound all the same, the model errs, and
+    one more is tried (III-B, last paragraph).
+
+    Args:
+        floor: fewest cores worth trying when some are given up.
+
+    Raises:
+        ModelError: no number of cores holds the bound.
+    """
+    now_s = group.predict(group.current)
+    seen_s = group.measured_s if group.measured_s is not None else now_s
+    need = min_processors(group.stations, bound_s)
+    symptom = f"{group.label}: latency {in_ms(seen_s)}, predicted {in_ms(now_s)}, bound {in_ms(bound_s)}"
+    options = (Option("no change", now_s), _option(need))
+    if is_short(group, bound_s):
+        if need.total > group.total:
+            return Want(group, need.cores, symptom, need.latency_s, _change(group, need), options=options)
+        if group.total >= group.room:
+            problem = f"{group.label} is over the bound with a core for every shard that has rows"
+            return Want(group, group.current, symptom, now_s, problem=problem, options=options)
+        more = assign_processors(group.stations, group.total + 1)
+        return Want(
+            group,
+            more.cores,
+            symptom,
+            more.latency_s,
+            _change(group, more),
+            options=(*options, _option(more)),
+        )
+    fewer = need if need.total >= floor else assign_processors(group.stations, floor)
+    if seen_s < t_min_s and fewer.total < group.total and fewer.latency_s <= bound_s:
+        return Want(group, fewer.cores, symptom, fewer.latency_s, _change(group, fewer), options=options)
+    if len(group.stations) == 1:
+        return Want(group, group.current, symptom, now_s, options=options)
+    found = propose_split(group, group.total, min_gain)
+    return Want(
+        group, found.cores, symptom, found.predicted_s, found.action, options=options + found.options[1:]
+    )
+
+
+def is_short(group: Group, bound_s: float) -> bool:
+    """Return whether cores are short: the measured latency is over the bound, or the load is not served."""
+    seen_s = group.measured_s if group.measured_s is not None else 0.0
+    return seen_s > bound_s or group.predict(group.current) == math.inf
+
+
+def propose_making_do(group: Group, usable: int, min_gain: float, problem: str) -> Want:
+    """Deal what can be had by load, where no allocation holds the bound or serves the load; only if that helps."""
+    least = {name: math.floor(load) + 1 for name, load in group.loads.items()}
+    cores = least if sum(least.values()) <= usable else spread_by_load(group.loads, usable)
+    most = {station.name: station.at_most or cores[station.name] for station in group.stations}
+    cores = {name: min(max(k, 1), most[name]) for name, k in cores.items()}
+    now = busiest(group.loads, group.current)
+    if now < 1 or busiest(group.loads, cores) > now * (1 - 2 * min_gain):
+        now_s = group.predict(group.current)
+        return Want(group, group.current, f"{group.label}: {problem}", now_s, problem=problem)
+    action = f"{group.label}: {count(sum(cores.values()), 'core')} by load, {in_ratio(cores)}"
+    return Want(group, cores, f"{group.label}: {problem}", group.predict(cores), action, problem)
+
+
+def spread_by_load(loads: Mapping[str, float], k_max: int) -> dict[str, int]:
+    """Return so many cores spread by load, at least one for each."""
+    return spread_processors(loads, max(k_max, len(loads)))
+
+
+def busiest(loads: Mapping[str, float], cores: Mapping[str, int]) -> float:
+    """Return the largest load per core."""
+    return max((load / cores[name] for name, load in loads.items()), default=0.0)
+
+
+def in_ratio(cores: Mapping[str, int]) -> str:
+    """Return an allocation as the papers write it: `8:12:2`, executors by name."""
+    return ":".join(str(cores[name]) for name in sorted(cores))
+
+
+def _option(found: Allocation) -> Option:
+    return Option(f"{count(found.total, 'core')}, {in_ratio(found.cores)}", found.latency_s)
+
+
+def _change(group: Group, found: Allocation) -> str:
+    return f"{group.label}: {group.total} -> {count(found.total, 'core')}, {in_ratio(found.cores)}"

@@ -1,0 +1,250 @@
+"""drs: how many cores each executor needs by an open queueing network, and the better split of those there are.
+
+DRS III-B and IV-B. With `k_max` it solves problem (6), least latency with at most so many cores; without, problem (8),
+fewest cores for the bound. It decides numbers; `realizing` moves the shards. `drs-lb` also balances shards the
+StreamSwitch way when numbers stay (StreamSwitch 6).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from penstock.control.measure.estimate import Estimate
+from penstock.control.model.allocation import assign_processors, min_processors
+from penstock.control.model.queues import ModelError
+from penstock.control.plan.plan import Plan
+from penstock.control.policy.allocating import (
+    Group,
+    Want,
+    busiest,
+    in_ratio,
+    propose_fit,
+    propose_making_do,
+    propose_split,
+    spread_by_load,
+)
+from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, derive_station
+from penstock.control.policy.mapping import is_known, tail_factor
+from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
+from penstock.control.policy.protocol import Limits, Proposal
+from penstock.control.policy.realizing import plan_cores
+from penstock.control.policy.relieving import propose_relief
+from penstock.control.policy.wording import count, no_change, propose_waiting
+from penstock.control.sla import OPERATOR, SLA
+from penstock.errors import DeclarationError
+
+
+@dataclass
+class DrsPolicy:
+    """Assigns cores by the DRS model.
+
+    Args:
+        k_max: cores to split so that latency is least; None: use as few as the bound allows.
+        t_max_s: the bound T_max on the mean total sojourn time; the SLA's where it is None.
+        t_min_s: measured latency under which cores are given up; 0.45 of the bound where it is None (figure 9).
+        reallocation_s: T_ra, the least time between two re-allocations.
+        model: "mmk", "gigk" or "epoch".
+        margin: ε on service rates, 0 as in DRS; StreamSwitch 6.1 compares with the same ε on both sides.
+        min_gain: share of the predicted latency that a mere re-split must save.
+        balances: also balance shards where numbers stay (drs-lb).
+        idle_node_s: time without a task after which a node is given back.
+
+    Raises:
+        DeclarationError: T_min above T_max, a k_max below one, an unknown model.
+    """
+
+    k_max: int | None = None
+    t_max_s: float | None = None
+    t_min_s: float | None = None
+    reallocation_s: float = 60.0
+    model: str = MMK
+    margin: float = 0.0
+    min_gain: float = 0.05
+    balances: bool = False
+    alert_s: float = 0.1
+    idle_node_s: float = 60.0
+    name: str = "drs"
+    _negotiator: Negotiator = field(init=False)
+    _changed_at_s: float | None = None
+    _too_few: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Group -> cores that turned out too few, and the rate they were too few for."""
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise DeclarationError(
+                f"{self.name}: model must be one of {', '.join(MODELS)}, not {self.model!r}."
+            )
+        if not 0 <= self.margin < 1:
+            raise DeclarationError(
+                f"{self.name}: margin must be at least 0 and below 1, not {self.margin!r}."
+            )
+        if self.k_max is not None and self.k_max < 1:
+            raise DeclarationError(f"{self.name}: k_max must be at least 1, not {self.k_max!r}.")
+        if self.t_max_s is not None:
+            self._refuse_crossed(self.t_max_s)
+        self._negotiator = Negotiator(self.idle_node_s)
+
+    def check(self, now: Estimate, sla: SLA, limits: Limits) -> None:
+        """Refuse a configuration that this load makes impossible, with the bound that would make it possible.
+
+        Raises:
+            DeclarationError: T_min above T_max.
+            ModelError: K below the stable minimum, or a bound under the least that any number of cores reaches.
+        """
+        bound_s = self._bound_s(sla)
+        self._refuse_crossed(bound_s)
+        for group in self._groups(now, sla, derive_demand(now), limits):
+            if self.k_max is not None:
+                assign_processors(group.stations, self.k_max)
+            else:
+                min_processors(group.stations, bound_s, derive_usable_cores(now, limits))
+
+    def note_failure(self, reason: str) -> None:
+        """Let the next turn decide again, without waiting for T_ra."""
+        self._changed_at_s = None
+        self._negotiator.forget()
+
+    def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        waiting = propose_waiting(now)
+        if waiting is not None:
+            return waiting
+        self._negotiator.look(now)
+        unknown = [name for name, e in now.executors.items() if e.k and not is_known(e.service_per_s)]
+        if unknown:
+            return no_change(
+                f"no service rate of {', '.join(sorted(unknown))} yet", "wait until rows were processed"
+            )
+        try:
+            demand = derive_demand(now)
+            groups = self._groups(now, sla, demand, limits)
+        except ModelError as error:
+            return no_change(str(error), "nothing can help")
+        bound_s = self._bound_s(sla)
+        usable = derive_usable_cores(now, limits)
+        return self._compose(now, sla, limits, [self._decide(group, bound_s, usable) for group in groups])
+
+    # -- what each group should have ----------------------------------------------------------------------------------
+
+    def _groups(self, now: Estimate, sla: SLA, demand: Demand, limits: Limits) -> list[Group]:
+        usable = max(derive_usable_cores(now, limits), self.k_max or 0, 1)
+        executors = {name: e for name, e in sorted(now.executors.items()) if e.k}
+        stations = {
+            n: derive_station(e, demand, self.model, self.margin, usable) for n, e in executors.items()
+        }
+        loads = {n: demand.rate_per_s[n] / (demand.service_per_s[n] * (1 - self.margin)) for n in executors}
+        if sla.scope == OPERATOR and self.k_max is None:
+            return [
+                Group(n, [replace(stations[n], visits=1.0)], e.measured_s, {n: e.k}, {n: loads[n]})
+                for n, e in executors.items()
+            ]
+        current = {name: e.k for name, e in executors.items()}
+        return [Group("all", list(stations.values()), now.latency_s, current, loads)]
+
+    def _decide(self, group: Group, bound_s: float, usable: int) -> Want:
+        try:
+            if self.k_max is not None:
+                return propose_split(group, min(self.k_max, usable), self.min_gain)
+            floor = self._floor(group)
+            return propose_fit(group, bound_s, self._t_min_s(bound_s), floor, self.min_gain)
+        except ModelError as error:
+            return propose_making_do(group, usable, self.min_gain, str(error))
+
+    def _squeeze(self, wants: list[Want], usable: int) -> list[Want]:
+        """Deal the cores there are where more are wanted: by marginal benefit, by load where they do not suffice."""
+        wanted = {name: k for want in wants for name, k in want.cores.items()}
+        if sum(wanted.values()) <= usable or not any(want.action for want in wants):
+            return wants
+        loads = {name: load for want in wants for name, load in want.group.loads.items()}
+        held = {name: k for want in wants for name, k in want.group.current.items()}
+        try:
+            dealt = assign_processors([s for want in wants for s in want.group.stations], usable).cores
+        except ModelError:
+            dealt = spread_by_load(loads, usable)
+        problem = f"{sum(wanted.values())} cores are wanted and {usable} can be had"
+        helps = busiest(loads, dealt) < (1 - 2 * self.min_gain) * busiest(loads, held)
+        cores = dealt if helps else held
+        action = f"{count(sum(cores.values()), 'core')} as {in_ratio(cores)}" if helps else ""
+        return [
+            replace(
+                want,
+                cores={name: cores[name] for name in want.cores},
+                action=action,
+                problem=want.problem or problem,
+                predicted_s=want.group.predict({name: cores[name] for name in want.cores}),
+            )
+            for want in wants
+        ]
+
+    # -- one proposal of them -----------------------------------------------------------------------------------------
+
+    def _compose(self, now: Estimate, sla: SLA, limits: Limits, first: list[Want]) -> Proposal:
+        usable = derive_usable_cores(now, limits)
+        wants = self._squeeze(first, usable)
+        symptom = "; ".join(want.symptom for want in wants)
+        options = tuple(option for want in wants for option in want.options)
+        predicted = max((want.predicted_s for want in wants), default=0.0)
+        cores = {name: k for want in wants if want.action for name, k in want.cores.items()}
+        waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
+        if cores and not waited:
+            why = f"the last re-allocation is less than {self.reallocation_s:g} s old"
+            return no_change(symptom, why, options, predicted)
+        missing = self._missing(first, usable)
+        add = self._negotiator.ask(now, limits, missing)
+        placed = plan_cores(now, limits, cores)
+        release = () if cores or missing > 0 else self._negotiator.release(now, limits)
+        plan = Plan({name: placement.plan for name, placement in placed.items()}, add, release)
+        if plan.changes_nothing:
+            relief = self._relieve(now, sla)
+            why = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
+            why = f"nothing can help: {why}" if why else "the numbers fit"
+            return relief or no_change(symptom, why, options, predicted)
+        if placed:
+            self._note_too_few([want for want in wants if want.action])
+            self._changed_at_s = now.at_s
+        actions = list(dict.fromkeys(want.action for want in wants if want.action)) if placed else []
+        actions += [f"asked for {count(add, 'node')}"] if add else []
+        actions += [f"gave back {', '.join(release)}"] if release else []
+        return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent=predicted == math.inf)
+
+    def _missing(self, wants: list[Want], usable: int) -> int:
+        """Return the cores that nodes would have to bring (IV-B, negotiator)."""
+        if self.k_max is not None:
+            return self.k_max - usable
+        total = 0
+        for want in wants:
+            least = sum(math.floor(load) + 1 for load in want.group.loads.values())
+            total += max(sum(want.cores.values()), least if want.problem else 0)
+        return total - usable
+
+    def _note_too_few(self, wants: list[Want]) -> None:
+        for want in wants:
+            if sum(want.cores.values()) > want.group.total:
+                self._too_few[want.group.label] = (want.group.total, sum(want.group.loads.values()))
+
+    def _floor(self, group: Group) -> int:
+        """Return the fewest cores worth trying: more than turned out too few, until the load is a tenth lower."""
+        cores, load = self._too_few.get(group.label, (0, 0.0))
+        return cores + 1 if sum(group.loads.values()) > 0.9 * load else 1
+
+    def _relieve(self, now: Estimate, sla: SLA) -> Proposal | None:
+        if not self.balances:
+            return None
+        return propose_relief(now, sla, margin=self.margin, alert_s=self.alert_s)
+
+    def _bound_s(self, sla: SLA) -> float:
+        return self.t_max_s if self.t_max_s is not None else sla.latency / tail_factor(sla)
+
+    def _t_min_s(self, bound_s: float) -> float:
+        return self.t_min_s if self.t_min_s is not None else 0.45 * bound_s
+
+    def _refuse_crossed(self, bound_s: float) -> None:
+        if self._t_min_s(bound_s) >= bound_s:
+            raise DeclarationError(
+                f"{self.name}: t_min_s of {self._t_min_s(bound_s):g} s must lie under the bound of {bound_s:g} s."
+            )
+
+
+def make_drs_lb(**options: object) -> DrsPolicy:
+    """Return drs with load balancing where numbers stay: DRS-LB of StreamSwitch 6."""
+    return DrsPolicy(**{"name": "drs-lb", "balances": True, **options})  # type: ignore[arg-type]

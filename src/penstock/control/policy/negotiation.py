@@ -1,0 +1,125 @@
+"""Cores that are free, the node a new task should go to, and when to ask for or give back a whole node.
+
+The negotiator of DRS IV-B, as far as it decides: it counts and remembers what was asked for; whoever carries a plan out
+talks to the resource manager.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.control.measure.estimate import Estimate
+from penstock.control.policy.protocol import Limits
+
+
+@dataclass
+class FreeCores:
+    """Cores that tasks may still be given, by node, under one limit for all."""
+
+    left: int
+    by_node: dict[str, int]
+    speed: Mapping[str, float]
+
+    def choose(self, near: str) -> str | None:
+        """Return the node for one more task: the near one, where shards need not be copied, else the roomiest."""
+        if self.left <= 0:
+            return None
+        if self.by_node.get(near, 0) > 0:
+            return near
+        return max(
+            (name for name, cores in self.by_node.items() if cores > 0),
+            key=lambda name: (self.by_node[name] * self.speed[name], name),
+            default=None,
+        )
+
+    def take(self, node: str) -> None:
+        """Count one core of a node as given."""
+        self.left -= 1
+        self.by_node[node] -= 1
+
+    def give_back(self, node: str) -> None:
+        """Count one core of a node as free again."""
+        self.left += 1
+        self.by_node[node] = self.by_node.get(node, 0) + 1
+
+    @property
+    def usable(self) -> int:
+        """How many tasks could be added."""
+        return max(min(self.left, sum(cores for cores in self.by_node.values() if cores > 0)), 0)
+
+
+def derive_free_cores(now: Estimate, limits: Limits) -> FreeCores:
+    """Return what is free on the nodes there are, within the limit on all cores together."""
+    held = Counter(task.node for executor in now.executors.values() for task in executor.tasks)
+    by_node = {name: node.cores - held[name] for name, node in sorted(now.nodes.items())}
+    speed = {name: node.speed for name, node in now.nodes.items()}
+    return FreeCores(limits.max_cores - sum(held.values()), by_node, speed)
+
+
+def derive_usable_cores(now: Estimate, limits: Limits) -> int:
+    """Return the cores that all executors together may hold on the nodes there are."""
+    return min(limits.max_cores, sum(node.cores for node in now.nodes.values()))
+
+
+@dataclass
+class Negotiator:
+    """Remembers which nodes were asked for, so that one shortage leads to one request."""
+
+    idle_s: float = 60.0
+    """How long a node must have been without a task before it is given back."""
+    preempted: list[str] = field(default_factory=list)
+    """Nodes that came after the first look, oldest first: the ones to release first."""
+    _asked_at_s: float | None = None
+    _asked: int = 0
+    _idle_since_s: dict[str, float] = field(default_factory=dict)
+    _known: set[str] | None = None
+
+    def look(self, now: Estimate) -> None:
+        """Take note of nodes that came or went. Call at each turn, before the others."""
+        names = set(now.nodes)
+        if self._known is not None:
+            self.preempted = [name for name in self.preempted if name in names]
+            self.preempted += sorted(names - self._known)
+            if names - self._known:
+                self._asked_at_s, self._asked = None, 0
+        self._known = names
+        used = {task.node for executor in now.executors.values() for task in executor.tasks}
+        idle = sorted(names - used)
+        self._idle_since_s = {name: self._idle_since_s.get(name, now.at_s) for name in idle}
+
+    def ask(self, now: Estimate, limits: Limits, missing_cores: int) -> int:
+        """Return how many nodes to add for so many missing cores; 0 while an earlier request may still be answered."""
+        waiting = self._asked_at_s is not None and now.at_s < self._asked_at_s + 2 * limits.node_start_s
+        room = limits.max_nodes - len(now.nodes)
+        if missing_cores <= 0 or waiting or room <= 0:
+            return 0
+        count = min(-(-missing_cores // max(limits.cores_per_node, 1)), room)
+        self._asked_at_s, self._asked = now.at_s, count
+        return count
+
+    @property
+    def asked(self) -> int:
+        """Nodes that were asked for and have not come."""
+        return self._asked
+
+    def may_ask(self, now: Estimate, limits: Limits) -> bool:
+        """Return whether more nodes are allowed at all."""
+        return len(now.nodes) < limits.max_nodes
+
+    def release(self, now: Estimate, limits: Limits, kept: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return nodes that have been idle long enough, preempted ones first, never going below the least number."""
+        spare = len(now.nodes) - limits.min_nodes
+        keep = set(kept)
+        ready = [
+            name
+            for name, since in self._idle_since_s.items()
+            if now.at_s - since >= self.idle_s and name not in keep
+        ]
+        ready.sort(key=lambda name: (name not in self.preempted, name))
+        return tuple(ready[: max(spare, 0)])
+
+    def forget(self) -> None:
+        """Forget what was asked for: the request was refused."""
+        self._asked_at_s, self._asked = None, 0

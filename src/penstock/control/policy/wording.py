@@ -1,0 +1,39 @@
+"""How numbers and "no change" read in symptoms and actions, the same in every policy."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.control.measure.estimate import Estimate
+from penstock.control.policy.protocol import Option, Proposal
+
+
+def in_ms(seconds: float) -> str:
+    """Return a latency for people: `84 ms`, or `unbounded`."""
+    if not math.isfinite(seconds):
+        return "unbounded"
+    ms = seconds * 1e3
+    return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+
+
+def count(number: int, word: str) -> str:
+    """Return `1 shard`, `5 shards`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def no_change(
+    symptom: str, why: str, options: tuple[Option, ...] = (), predicted_s: float | None = None
+) -> Proposal:
+    """Return the decision to leave everything as it is."""
+    return Proposal(None, symptom, f"no change: {why}", options, predicted_s)
+
+
+def propose_waiting(now: Estimate) -> Proposal | None:
+    """Return why nothing may be decided on this estimate (StreamSwitch 4.3), None where something may."""
+    if now.invalid is not None:
+        return no_change(f"the estimate does not hold: {now.invalid}", "wait for a whole one")
+    if now.treating:
+        return no_change("a plan is still being carried out", "decide when it is done")
+    if not any(executor.k for executor in now.executors.values()):
+        return no_change("no executor has a task yet", "nothing is measured")
+    return None

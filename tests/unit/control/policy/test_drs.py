@@ -1,0 +1,249 @@
+"""drs and drs-lb: where they end up from anywhere, which model decides right, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.control.policy.worlds import World, make_station
+
+from penstock.control.measure.estimate import NodeEstimate
+from penstock.control.model.queues import ModelError, mmk_latency_s
+from penstock.control.policy.drs import DrsPolicy, make_drs_lb
+from penstock.control.policy.protocol import Limits
+from penstock.control.sla import SLA
+from penstock.errors import DeclarationError
+
+CHAIN = {("in", "extract"): 13.0, ("extract", "match"): 130.0, ("match", "aggregate"): 30.0}
+
+
+def video(extract: int, match: int, aggregate: int, **more: object) -> World:
+    """The three operators of DRS V-A: 13 frames a second, 10 features each."""
+    return World(
+        {
+            "extract": make_station(np.full(32, 13.0 / 32), 1.75, extract),
+            "match": make_station(np.full(64, 130.0 / 64), 12.0, match),
+            "aggregate": make_station(np.full(16, 30.0 / 16), 200.0, aggregate),
+        },
+        edges=CHAIN,
+        sources={"in": 13.0},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def cores(world: World) -> dict[str, int]:
+    return {name: world.k(name) for name in world.stations}
+
+
+def best_split(total: int) -> dict[str, int]:
+    found = None
+    for first, second in product(range(1, total), range(1, total)):
+        third = total - first - second
+        if third >= 1:
+            t = mmk_latency_s(13, 1.75, first) + 10 * mmk_latency_s(130, 12, second)
+            t += 30 / 13 * mmk_latency_s(30, 200, third)
+            found = min(found, (t, first, second, third)) if found else (t, first, second, third)
+    assert found is not None
+    return {"extract": found[1], "match": found[2], "aggregate": found[3]}
+
+
+def test_three_starts_end_at_the_same_allocation_which_is_the_best() -> None:
+    ends = []
+    for start in [(8, 12, 2), (11, 9, 2), (10, 11, 1)]:
+        world = video(*start)
+        world.run(DrsPolicy(k_max=22, min_gain=0.0), 5)
+        ends.append(cores(world))
+        assert len(world.plans) <= 1
+    assert ends == [best_split(22)] * 3
+
+
+def simulate(k: int, rate: float, service_per_s: float, scv_service: float, rows: int, seed: int) -> float:
+    """Return the mean sojourn time of a FIFO station with k servers: Poisson arrivals, service of a given variability."""
+    random = np.random.default_rng(seed)
+    arrivals = np.cumsum(random.exponential(1 / rate, rows))
+    mean = 1 / service_per_s
+    if scv_service > 1:
+        p = 0.5 * (1 + math.sqrt((scv_service - 1) / (scv_service + 1)))
+        fast = random.random(rows) < p
+        service = random.exponential(1.0, rows) * np.where(fast, mean / (2 * p), mean / (2 * (1 - p)))
+    else:
+        service = np.full(rows, mean)
+    free = [0.0] * k
+    total = 0.0
+    for at, need in zip(arrivals.tolist(), service.tolist(), strict=True):
+        server = min(range(k), key=free.__getitem__)
+        end = max(at, free[server]) + need
+        free[server] = end
+        total += end - at
+    return total / rows
+
+
+def test_gigk_chooses_right_where_mmk_does_not() -> None:
+    """Figure 10: seven cores for a steady and a highly variable operator; a simulation says which split is best."""
+    edges = {("in", "calm"): 5.0, ("calm", "wild"): 5.0}
+    chosen = {}
+    for model in ("mmk", "gigk"):
+        calm = make_station(np.full(32, 5.0 / 32), 2.2, 3, scv_service=0.0)
+        wild = make_station(np.full(32, 5.0 / 32), 2.4, 4, scv_service=12.0)
+        world = World({"calm": calm, "wild": wild}, edges=edges, sources={"in": 5.0})
+        world.run(DrsPolicy(k_max=7, model=model, min_gain=0.0), 3)
+        chosen[model] = cores(world)
+    truth = {
+        (calm_k, 7 - calm_k): simulate(calm_k, 5, 2.2, 0.0, 40_000, 1)
+        + simulate(7 - calm_k, 5, 2.4, 12.0, 40_000, 2)
+        for calm_k in (3, 4)
+    }
+    assert chosen["mmk"] == {"calm": 4, "wild": 3}
+    assert chosen["gigk"] == {"calm": 3, "wild": 4}
+    assert truth[3, 4] < truth[4, 3]
+
+
+@pytest.mark.parametrize("model", ["mmk", "gigk", "epoch"])
+def test_the_fewest_cores_for_the_bound_are_found_from_below_and_above(model: str) -> None:
+    ends = []
+    for start in (1, 12):
+        world = World(
+            {"match": make_station(np.full(64, 1000 / 64), 200.0, start)}, sla=SLA(0.1, scope="operator")
+        )
+        policy = DrsPolicy(model=model, margin=0.1, reallocation_s=5)
+        world.run(policy, 60)
+        ends.append(world.k("match"))
+        assert world.proposals[-1].plan is None
+    assert 6 <= ends[1] <= 8 and ends[0] >= ends[1]
+
+
+def test_cores_are_given_up_only_under_t_min() -> None:
+    for t_min_s, expected in ((0.001, 12), (0.05, 6)):
+        world = World(
+            {"match": make_station(np.full(64, 1000 / 64), 200.0, 12)}, sla=SLA(0.1, scope="operator")
+        )
+        world.run(DrsPolicy(t_min_s=t_min_s), 10)
+        assert world.k("match") == expected
+
+
+def test_two_reallocations_are_at_least_t_ra_apart() -> None:
+    world = World({"match": make_station(np.full(64, 1000 / 64), 200.0, 1)})
+    policy = DrsPolicy(reallocation_s=30)
+    world.run(policy, 3)
+    assert len(world.plans) == 1
+    world.stations["match"].rates = np.full(64, 3000 / 64)
+    world.run(policy, 20)
+    assert len(world.plans) == 1 and "30 s old" in world.proposals[-1].action
+    world.run(policy, 20)
+    assert len(world.plans) == 2
+
+
+def test_a_better_split_of_as_many_cores_is_taken() -> None:
+    world = video(12, 13, 4, sla=SLA(10.0))
+    world.run(DrsPolicy(t_min_s=0.0, min_gain=0.0), 3)
+    assert cores(world) == best_split(29)
+
+
+def test_a_lagging_producer_does_not_hide_its_consumers_need() -> None:
+    world = video(1, 2, 1, sla=SLA(5.0))
+    world.stations["match"].rates = np.full(64, 17.5 / 64)
+    world.edges = {**CHAIN, ("extract", "match"): 17.5}
+    now = world.estimate()
+    busy = now.executors["extract"]
+    tasks = tuple(replace(task, useful_ratio=1.0) for task in busy.tasks)
+    seen = replace(now, executors={**now.executors, "extract": replace(busy, tasks=tasks)})
+    found = DrsPolicy().propose(seen, world.sla, world.limits)
+    assert found.plan is not None and found.plan.executors["match"].k >= 11
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10**6), st.floats(0.3, 15.0), st.integers(2, 20), st.sampled_from(["mmk", "gigk", "epoch"])
+)
+def test_every_plan_is_feasible(seed: int, load: float, cap: int, model: str) -> None:
+    random = np.random.default_rng(seed)
+    rates = random.zipf(1.9, 24).clip(1, 500).astype(float)
+    rates *= 100 * load / rates.sum()
+    nodes = {"n0": NodeEstimate("n0", cap), "n1": NodeEstimate("n1", 3, speed=0.5)}
+    edges = {("in", "a"): 100 * load, ("a", "b"): 100 * load}
+    for scope in ("operator", "end-to-end"):
+        stations = {"a": make_station(rates, 100.0, 1), "b": make_station(rates[::-1].copy(), 150.0, 1)}
+        world = World(
+            stations,
+            dict(nodes),
+            Limits(cap + 2, 1, 3, 4),
+            SLA(0.5, scope=scope),
+            edges,
+            noise=0.1,
+            seed=seed,
+        )
+        for policy in (DrsPolicy(model=model, reallocation_s=2), make_drs_lb(model=model, reallocation_s=2)):
+            world.run(policy, 20)
+
+
+def test_a_steady_noisy_load_within_the_sla_leads_to_no_action() -> None:
+    for policy in (DrsPolicy(margin=0.2), make_drs_lb(margin=0.2)):
+        world = World({"match": make_station(np.full(64, 560 / 64), 200.0, 4)}, noise=0.1)
+        world.run(policy, 1000)
+        assert not world.plans
+
+
+def test_missing_metrics_lead_to_no_change_and_then_to_normal_decisions() -> None:
+    world = World({"match": make_station(np.full(64, 1000 / 64), 200.0, 2)})
+    policy = DrsPolicy()
+    assert all(world.turn(policy, invalid="no sample").plan is None for _ in range(5))
+    assert world.turn(policy).plan is not None
+
+
+@pytest.mark.parametrize("scope", ["operator", "end-to-end"])
+def test_a_load_that_nothing_can_serve_leads_to_one_diagnosis(scope: str) -> None:
+    world = video(1, 1, 1, limits=Limits(9), sla=SLA(3.0, scope=scope), noise=0.05)
+    world.run(DrsPolicy(reallocation_s=2), 400)
+    assert sum(cores(world).values()) == 9
+    assert len(world.plans) <= 5 and "nothing can help" in world.proposals[-1].action
+
+
+def test_bad_configuration_is_refused_with_the_bound_that_makes_it_possible() -> None:
+    with pytest.raises(DeclarationError, match=r"t_min_s of 2 s must lie under the bound of 1 s"):
+        DrsPolicy(t_min_s=2.0, t_max_s=1.0)
+    with pytest.raises(DeclarationError, match="model must be one of mmk, gigk, epoch"):
+        DrsPolicy(model="mm1")
+    world = video(8, 12, 2, sla=SLA(2.0))
+    with pytest.raises(ModelError, match="give at least 20"):
+        DrsPolicy(k_max=12).check(world.estimate(), world.sla, world.limits)
+    with pytest.raises(ModelError, match="lies above 1416 ms"):
+        DrsPolicy(t_max_s=1.0).check(world.estimate(), world.sla, world.limits)
+    with pytest.raises(DeclarationError, match="t_min_s"):
+        DrsPolicy(t_min_s=4.0).check(world.estimate(), SLA(3.0), world.limits)
+    DrsPolicy(k_max=20).check(world.estimate(), world.sla, world.limits)
+
+
+def test_an_unreachable_bound_is_said_with_the_least_that_can_be_asked_for() -> None:
+    world = video(10, 14, 2, sla=SLA(1.0))
+    found = world.turn(DrsPolicy())
+    assert found.plan is None and "lies above 1416 ms" in found.action
+
+
+def test_drs_lb_balances_where_the_number_fits_and_drs_does_not() -> None:
+    plans = {}
+    for policy in (DrsPolicy(margin=0.2), make_drs_lb(margin=0.2)):
+        station = make_station(np.full(64, 480 / 64), 200.0, 4)
+        station.task_of = np.where(np.arange(64) < 20, 0, station.task_of).astype(np.int32)
+        world = World({"match": station}, limits=Limits(4))
+        world.run(policy, 10)
+        plans[policy.name] = len(world.plans)
+    assert plans["drs"] == 0 and 1 <= plans["drs-lb"] <= 3
+
+
+def test_nodes_are_asked_for_once_and_given_back() -> None:
+    world = World(
+        {"match": make_station(np.full(64, 1500 / 64), 200.0, 2)},
+        {"n0": NodeEstimate("n0", 4)},
+        Limits(12, 1, 3, 4, node_start_s=10),
+    )
+    policy = DrsPolicy(reallocation_s=5)
+    world.run(policy, 40)
+    assert len(world.nodes) == 3 and world.k("match") >= 8
+    world.stations["match"].rates = np.full(64, 100 / 64)
+    world.run(policy, 150)
+    assert world.k("match") == 1 and len(world.nodes) == 1
