@@ -181,7 +181,8 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
 
 
 class Alive(msgspec.Struct, tag="alive", frozen=True):
-    pass
+    load: tuple[float, float, float] | None = None
+    """Of the node, from one of its leases: shares of CPU, memory and I/O in use."""
 
 
 class Said(msgspec.Struct, tag="said", frozen=True):

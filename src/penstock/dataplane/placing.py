@@ -66,6 +66,7 @@ class Placing:
         """Nodes known besides those of leases."""
         self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
         self.moves: deque[ShardMove] = deque(maxlen=10_000)
+        self.moves_made = 0
         self.moved_bytes: dict[str, int] = dict.fromkeys(engine.runs, 0)
         """State that was copied to another node, by stage."""
         self.landed_elsewhere = 0
@@ -181,17 +182,25 @@ class Placing:
         Raises:
             PlanError: it cannot be carried out; nothing has changed.
         """
-        known = self.known_nodes()
-        for one in wanted:
-            spec = self._runs[one.stage].spec if one.stage in self._runs else None
-            check_placement(one, spec, known, self.capacity)
-            self._check_nodes(one)
+        self.check(wanted)
         now = self._engine.now()
         for one in wanted:
             self._want(one, now)
             self._deadlines[one.stage] = now + timeout_s
             self._given_up.pop(one.stage, None)
         self.assign()
+
+    def check(self, wanted: Sequence[Placement]) -> None:
+        """Refuse what cannot be carried out.
+
+        Raises:
+            PlanError: it says what, and what would do.
+        """
+        known = self.known_nodes()
+        for one in wanted:
+            spec = self._runs[one.stage].spec if one.stage in self._runs else None
+            check_placement(one, spec, known, self.capacity)
+            self._check_nodes(one)
 
     def _check_nodes(self, one: Placement) -> None:
         for index, node in one.tasks.items():
@@ -429,6 +438,7 @@ class Placing:
                 del self._wishes[name, shard]
                 self._failed_copies.pop((name, shard), None)
                 self.moved_bytes[name] += wish.bytes
+                self.moves_made += 1
                 self.moves.append(
                     ShardMove(
                         name, shard, wish.source, node, wish.bytes, wish.wanted_at, wish.released_at, now

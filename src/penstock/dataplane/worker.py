@@ -32,6 +32,7 @@ from penstock.dataplane.channel import (
 )
 from penstock.dataplane.copying import Copier
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.emulation import read_slowness
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.logic.protocol import (
     DEAD,
@@ -119,6 +120,7 @@ class Worker:
         self._clock = clock
         self._copier = Copier(self._copy, later)
         self._copies = itertools.count()
+        self._slowness = read_slowness()
         self._identity = identity
         self._program = program
         self._disk = disk
@@ -236,6 +238,7 @@ class Worker:
             rows_in, out = self._run(task, work)
         delta = task.state.stage(work.epoch) if task.state is not None else Delta.empty()
         part = self._write(task, work, out, delta, snapshots, rows_in)
+        self._slowness.stretch(self._clock() - began)
         busy = self._clock()
         self._segments.sync()
         if snapshots:

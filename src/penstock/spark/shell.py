@@ -33,6 +33,8 @@ from penstock.spark.lease_task import HEARTBEAT_S
 from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, describe_lease
 from penstock.spark.session import is_alive
 from penstock.spark.sinks import Sink
+from penstock.spark.slots import LOCAL_NODE, is_local, nodes
+from penstock.spark.versions import check_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +84,7 @@ class SparkShell(Listener):
             wall=time.time,
         )
         self._spark = spark
+        self._local = is_local(spark)
         self._program = program
         self._disk = disk
         self._settings = settings
@@ -237,14 +240,19 @@ class SparkShell(Listener):
     # -- Listener (hub's thread) --------------------------------------------------------------------------------------
 
     def lease_up(self, lease: str, hello: messages.Hello) -> None:
-        self._office.note_up(lease, hello.node)
+        wrong = check_version(hello.node, hello.host, hello.version)
+        if wrong is not None:
+            self.engine.fail(SessionError(wrong))
+            return
+        node = LOCAL_NODE if self._local else hello.node
+        self._office.note_up(lease, node)
         self.lease_pids[lease] = hello.pid
         self._had_leases = True
         self._lease_failures = 0
         if self._ended.is_set():  # a query with little to do may be over before its leases are up
             self.hub.send(lease, messages.End("the query is over"))
             return
-        self.engine.on_lease_up(lease, hello.node)
+        self.engine.on_lease_up(lease, node)
 
     def lease_down(self, lease: str, reason: str) -> None:
         self._give_up(lease)
@@ -432,7 +440,9 @@ class SparkShell(Listener):
         tasks_of = {name: len(run.slots) for name, run in self.engine.runs.items()}
         for offer in offers:
             self.hub.expect(offer.lease, offer.token)
-            self._office.submit(offer, describe_lease(serves[offer.lease], tasks_of))
+            served = serves[offer.lease]
+            wanted = next((slot.node for slot in served if slot.node is not None), None)
+            self._office.submit(offer, describe_lease(served, tasks_of), wanted)
 
     def _check_capacity(self) -> None:
         slots, held = self._office.slots(), len(self._office.asked)
@@ -442,9 +452,11 @@ class SparkShell(Listener):
         surplus = held - capacity if slots < self._slots else 0
         capacity = capacity if slots < self._slots else max(capacity, held)
         self._slots = slots
-        self.hub.post(lambda: self._set_capacity(capacity, surplus))
+        names = [node.executor_id for node in nodes(self._spark)]
+        self.hub.post(lambda: self._set_capacity(capacity, surplus, names))
 
-    def _set_capacity(self, capacity: int, surplus: int) -> None:
+    def _set_capacity(self, capacity: int, surplus: int, names: Sequence[str]) -> None:
+        self.engine.set_nodes(names)
         self.engine.set_capacity(capacity)
         for lease in list(self.engine.leases)[1:][: max(0, surplus)]:
             self.drop_lease(lease, "its slot is needed")

@@ -17,6 +17,8 @@ CORES_SETTING = "spark.penstock.cores"
 """Set by ``penstock.session()`` in local mode, where Spark is told of more slots than there are cores."""
 
 
+LOCAL_NODE = "driver"
+"""What Spark calls the one node of local mode, where driver and node are one process."""
 NODES_TIMEOUT_S = 60.0
 NODES_YOUNG_S = 20.0
 NODES_SETTLE_S = 1.0

@@ -1,0 +1,93 @@
+"""What the control plane is told of a running query: the engine's running totals as a `Sample`. Reads, decides nothing.
+
+Called in the hub's thread, where nothing changes meanwhile; it takes well under a millisecond for a few hundred shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from penstock.control.measure.sample import ExecutorSample, NodeSample, Sample, TaskSample
+from penstock.dataplane.engine import Engine
+from penstock.dataplane.run import Run
+
+
+def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> Sample:
+    """Return what was counted up to now.
+
+    Args:
+        nodes: as Spark knows them.
+        since_s: when the sample before was taken; latency is of rows committed since then.
+    """
+    now = engine.now()
+    operators = {name: run for name, run in engine.runs.items() if run.spec.kind == "operator"}
+    executors = {name: _executor(engine, run, since_s) for name, run in operators.items()}
+    edges = {
+        (producer, name): rows
+        for name, run in operators.items()
+        for producer, rows in run.counts.arrived_from.items()
+    }
+    sources = {name: run.chain.rows_in for name, run in engine.runs.items() if run.spec.kind == "source"}
+    last = [engine.latency[name].since(since_s) for name in _last_stages(engine)]
+    found = [one for one in last if one is not None]
+    return Sample(
+        now,
+        executors,
+        {node.name: node for node in nodes},
+        edges,
+        sources,
+        treating=not all(engine.placing.is_settled(name) for name in operators),
+        latency_s=max(one.mean_ms for one in found) / 1e3 if found else None,
+        latency_p99_s=max(one.p99_ms for one in found) / 1e3 if found else None,
+    )
+
+
+def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
+    counts, leases = run.counts, engine.leases
+    latency = engine.latency[run.spec.name].since(since_s)
+    tasks = tuple(
+        TaskSample(
+            slot.index,
+            leases[slot.lease].node,
+            counts.task_busy_s.get(slot.index, 0.0),
+            counts.task_rows.get(slot.index, 0),
+        )
+        for slot in run.slots.values()
+        if slot.lease in leases
+    )
+    chain = run.chain
+    return ExecutorSample(
+        run.spec.name,
+        run.shards.goal.astype(np.int32),
+        counts.arrived.copy(),
+        counts.completed.copy(),
+        counts.busy_s.copy(),
+        (chain.snapshot_bytes + chain.delta_bytes).astype(np.int64),
+        tasks,
+        counts.epochs,
+        counts.epochs_s,
+        counts.longest_task_s,
+        counts.touched_shards,
+        counts.in_bytes,
+        counts.out_bytes,
+        counts.remote_bytes,
+        engine.placing.moved_bytes[run.spec.name],
+        latency.mean_ms / 1e3 if latency is not None else None,
+        latency.p99_ms / 1e3 if latency is not None else None,
+    )
+
+
+def _last_stages(engine: Engine) -> list[str]:
+    """Operators whose rows no other operator takes: where an input row has gone through."""
+    runs = engine.runs
+    fed = {edge.consumer for run in runs.values() for edge in run.spec.edges}
+    operators = [name for name, run in runs.items() if run.spec.kind == "operator" and name in fed]
+    inner = {
+        name
+        for name in operators
+        for edge in runs[name].spec.edges
+        if runs[edge.consumer].spec.kind == "operator"
+    }
+    return [name for name in operators if name not in inner] or operators
