@@ -12,6 +12,7 @@ from penstock.errors import (
     FencedError,
     OperatorError,
     PenstockError,
+    PlanError,
     QueryError,
     SessionError,
     StorageError,
@@ -21,6 +22,7 @@ from penstock.topology import writer as _writer
 from penstock.topology.aggregates import count, last, max, mean, min, sum, top_n
 from penstock.topology.expressions import Column, coalesce, col, lit, when
 from penstock.topology.loops import loop
+from penstock.topology.sla import SLA
 from penstock.topology.sources import from_rows, generate
 from penstock.topology.states import ListState, MapState, ValueState
 from penstock.topology.stream import Stream
@@ -96,6 +98,7 @@ _writer.set_starter(_start)
 _processors.set_kit(_kit)
 
 __all__ = [
+    "SLA",
     "CheckpointError",
     "Column",
     "CorruptFileError",
@@ -105,6 +108,7 @@ __all__ = [
     "MapState",
     "OperatorError",
     "PenstockError",
+    "PlanError",
     "QueryError",
     "SessionError",
     "StorageError",

@@ -69,6 +69,8 @@ class Placing:
         self.moves_made = 0
         self.moved_bytes: dict[str, int] = dict.fromkeys(engine.runs, 0)
         """State that was copied to another node, by stage."""
+        self.avoid: set[str] = set()
+        """Nodes that are drained: no task is put there any more."""
         self.landed_elsewhere = 0
         self._copies: dict[tuple[str, int], Copy] = {}
         self._failed_copies: dict[tuple[str, int], int] = {}
@@ -87,21 +89,33 @@ class Placing:
 
     def foresee(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
         """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
-        return mean_tasks(
-            self.slots(), list(self._leases), awaited, asked, self.wanted_leases(), self._nodes_of_leases()
-        )
+        leases = [name for name, lease in self._leases.items() if lease.node not in self.avoid]
+        return mean_tasks(self.slots(), leases, awaited, asked, self.wanted_leases(), self._nodes_of_leases())
 
     def assign(self) -> None:
         """Give every task without a lease to the lease that serves fewest, within what each should serve."""
         slots, nodes = self.slots(), self._nodes_of_leases()
-        for slot, lease in assign_tasks(slots, list(self._leases), self.wanted_leases(), nodes):
+        leases = [lease for lease in self._leases if nodes[lease] not in self.avoid]
+        for slot, lease in assign_tasks(slots, leases, self.wanted_leases(), nodes):
             slot.lease, slot.moving_to = lease, None
             if slot.node is not None and nodes[lease] != slot.node:
                 self.landed_elsewhere += 1
             self.bring_absent(self._runs[slot.stage])
-        for slot, lease in plan_moves(slots, list(self._leases), nodes):
+        for slot, lease in plan_moves(slots, leases, nodes):
             slot.moving_to = lease
+        self._leave_avoided(slots, leases, nodes)
         self._end_idle_leases()
+
+    def _leave_avoided(
+        self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
+    ) -> None:
+        """Tasks that no plan has taken off a node that is drained go to the lease that serves fewest elsewhere."""
+        if not self.avoid or not leases:
+            return
+        for slot in slots:
+            if nodes.get(slot.home or "") in self.avoid and not slot.leaving:
+                slot.node = None
+                slot.moving_to = min(leases, key=lambda lease: sum(one.home == lease for one in slots))
 
     def _end_idle_leases(self) -> None:
         """A core that no task needs goes back to Spark; so does one that no waiting task can use, for one that can."""
@@ -109,7 +123,9 @@ class Placing:
         used = {name for slot in slots for name in (slot.home, slot.lease or slot.meant_for)}
         idle = [lease for lease in self._leases if lease not in used]
         waiting = any(slot.lease is None for slot in slots)
-        if idle and (waiting or len(self._leases) > self.wanted_leases()):
+        idle.sort(key=lambda lease: self._leases[lease].node in self.avoid)
+        drained = bool(idle) and self._leases[idle[-1]].node in self.avoid
+        if idle and (drained or waiting or len(self._leases) > self.wanted_leases()):
             self._engine.end_lease(idle[-1], "no task needs it")  # which looks again whether there are more
 
     def _nodes_of_leases(self) -> dict[str, str]:
@@ -118,6 +134,7 @@ class Placing:
     def set_nodes(self, nodes: Iterable[str]) -> None:
         """Say which nodes there are; a task whose node is gone may run anywhere."""
         self.nodes = set(nodes)
+        self.avoid &= self.nodes
         known = self.known_nodes()
         for slot in self.slots():
             if slot.node is not None and slot.node not in known:

@@ -26,6 +26,7 @@ from penstock.dataplane.program import Program
 from penstock.dataplane.speaking import Speaker
 from penstock.dataplane.worker import LeaseIdentity, Worker
 from penstock.spark.processes import derive_ancestors, derive_executor_id, read_processes
+from penstock.spark.node_load import NodeMeter
 from penstock.spark.wire import NONCE_BYTES, WireError, is_proof, proof, receive_frame, send_frame
 from penstock.version import __version__
 
@@ -135,9 +136,13 @@ def _loop(sock: socket.socket, worker: Worker, send: Send, voice: Voice) -> str:
 
 
 def _beat(send: Send, over: threading.Event, every_s: float) -> None:
+    meter = NodeMeter()
+    meter.read()
     while not over.wait(every_s):
+        load = meter.read()
+        shares = None if load is None else (load.cpu_ratio, load.memory_ratio, load.io_ratio)
         try:
-            send(messages.Alive())
+            send(messages.Alive(shares))
         except OSError:
             return
 

@@ -11,7 +11,7 @@ import functools
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +157,9 @@ class LeaseOffice:
         """Return leases that were asked for and are not up yet, oldest first."""
         return [name for name, asked in list(self.asked.items()) if not asked.connected]
 
-    def submit(self, offer: LeaseOffer, serves: str = "", node: str | None = None) -> None:
+    def submit(
+        self, offer: LeaseOffer, serves: str = "", node: str | None = None, avoid: Collection[str] = ()
+    ) -> None:
         """Start the one-task job of an offer, under the name of what it will serve.
 
         Args:
@@ -166,13 +168,14 @@ class LeaseOffice:
             node: executor that it should run on. Spark keeps the lease for a slot there as long as
                 `spark.locality.wait` says (3 s), then starts it where there is one; so it does at once when the node is
                 gone. Without, the node with the fewest leases for its slots is preferred.
+            avoid: executors that are being drained.
         """
         context = self._spark.sparkContext
         description = serves or f"{self._label}, lease {offer.lease}"
         context.setLocalProperty("spark.scheduler.pool", "penstock")
         context.setJobGroup(f"penstock-{offer.lease}", f"penstock {description}", interruptOnCancel=True)
         try:
-            placed, rows = self._placed(context, node)
+            placed, rows = self._placed(context, node, avoid)
             job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
             # Known before it is submitted: it may connect before the call returns.
             asked = self.asked[offer.lease] = Asked(offer, node=placed, wanted=node or "")
@@ -181,14 +184,14 @@ class LeaseOffice:
             for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    def _placed(self, context: Any, wanted: str | None) -> tuple[str, Any]:
+    def _placed(self, context: Any, wanted: str | None, avoid: Collection[str]) -> tuple[str, Any]:
         """One empty partition that prefers the wanted node, or else the one with the fewest leases for its slots, where
         there are several nodes; and the name of that node."""
         from pyspark.core.rdd import RDD
         from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
-        known = nodes(self._spark)
-        if len(known) < 2:
+        known = [node for node in nodes(self._spark) if node.executor_id not in avoid]
+        if (len(known) < 2 and not avoid) or not known:
             return "", context.parallelize([0], 1)
         held = [asked.node for office in list(_offices) for asked in list(office.asked.values())]
         chosen = choose_node(known, held, wanted)

@@ -11,10 +11,12 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.control.apply.journal import Decision
 from penstock.dataplane.compile import SINK, sink_stage
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
@@ -22,6 +24,7 @@ from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
 from penstock.errors import DeclarationError, PenstockError, QueryError
 from penstock.spark import listening
+from penstock.spark.elasticity import Elasticity
 from penstock.spark.ingest import Ingest
 from penstock.spark.listening import announcer
 from penstock.spark.progress import MIN_SPAN_S, Identity, Reading, make_report, take_reading
@@ -61,6 +64,7 @@ class Query:
         self._tables: dict[str, list[pa.Table]] = {}
         """By sink stage: the rows that memory sinks were handed."""
         self._schema: pa.Schema = pa.schema([])
+        self._elasticity: Elasticity | None = None
         self._guard = threading.Lock()
         self._started = time.time()
 
@@ -211,6 +215,57 @@ class Query:
         found: Latency | None = self._ask(lambda shell: shell.engine.latency[operator].since(start))
         return found
 
+    # -- elasticity ---------------------------------------------------------------------------------------------------
+
+    @property
+    def elasticity(self) -> Elasticity:
+        """What is done about cores, nodes and shards while the query runs."""
+        if self._elasticity is None:
+            assert self._shell is not None
+            self._elasticity = Elasticity(self._shell, self._spark, self.name or self.id)
+        return self._elasticity
+
+    def rescale(self, operator: str, cores: int, nodes: Mapping[str, int] | None = None) -> str:
+        """Give an operator this many cores; rows keep flowing. Returns what was begun, in a sentence.
+
+        Args:
+            nodes: executor id -> cores there, where you want to say it; their sum is `cores`.
+
+        Raises:
+            PlanError: it cannot be done, and why; nothing has changed.
+        """
+        self._check_operator(operator)
+        return self.elasticity.rescale(operator, cores, nodes)
+
+    def move(self, operator: str, shards: int | Iterable[int], task: int) -> str:
+        """Let a task of an operator have these shards.
+
+        Raises:
+            PlanError: it cannot be done, and why; nothing has changed.
+        """
+        self._check_operator(operator)
+        return self.elasticity.move(operator, [shards] if isinstance(shards, int) else list(shards), task)
+
+    def drain(self, node: str, release: bool = False, timeout: float = 60.0) -> str:
+        """Take everything of this query off a node, and wait until it is; with `release`, give the node back to Spark.
+
+        Raises:
+            PlanError: it cannot be done, and why; nothing has changed.
+        """
+        return self.elasticity.drain(node, release, timeout)
+
+    def pause(self) -> None:
+        """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too."""
+        self._ask(lambda shell: shell.engine.pause(list(shell.engine.runs)))
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._ask(lambda shell: shell.engine.resume(list(shell.engine.runs)))
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return what the control loop has decided, oldest first, with reasons; `str()` of one is a sentence."""
+        return self.elasticity.decisions()
+
     def digests(self, operator: str) -> list[tuple[int, bytes]]:
         """Return version and digest of every shard of an operator.
 
@@ -313,6 +368,8 @@ class Query:
 
     def _ended(self, error: PenstockError | None) -> None:
         self._error = self._error or error
+        if self._elasticity is not None:
+            self._elasticity.close()
         for ingest in self._ingests:
             with contextlib.suppress(Exception):
                 ingest.stop()

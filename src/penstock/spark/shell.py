@@ -119,6 +119,8 @@ class SparkShell(Listener):
         self._end_mark: DrainMark | None = None
         self.lease_pids: dict[str, int] = {}
         """Process of each lease that is held, for tests and for people who look for a process."""
+        self.node_loads: dict[str, tuple[float, float, float]] = {}
+        """By node: shares of CPU, memory and I/O in use, as one of its leases said last."""
         self._slots = 0
         self._writers: set[str] = set()
         self._lease_failures = 0
@@ -261,6 +263,8 @@ class SparkShell(Listener):
     def message(self, lease: str, message: messages.FromLease) -> None:
         if isinstance(message, messages.Said):
             self.hearing.hear(message)
+        elif isinstance(message, messages.Alive) and message.load is not None and lease in self.engine.leases:
+            self.node_loads[self.engine.leases[lease].node] = message.load
         self.engine.on_message(lease, message)
 
     def step(self) -> float:
@@ -442,17 +446,19 @@ class SparkShell(Listener):
             self.hub.expect(offer.lease, offer.token)
             served = serves[offer.lease]
             wanted = next((slot.node for slot in served if slot.node is not None), None)
-            self._office.submit(offer, describe_lease(served, tasks_of), wanted)
+            self._office.submit(offer, describe_lease(served, tasks_of), wanted, self.engine.placing.avoid)
 
     def _check_capacity(self) -> None:
         slots, held = self._office.slots(), len(self._office.asked)
-        capacity = self._office.capacity(self._reserve)
+        known = nodes(self._spark)
+        avoided = sum(node.cores for node in known if node.executor_id in self.engine.placing.avoid)
+        capacity = self._office.capacity(self._reserve) - avoided
         # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
         # other queries take of the slots costs this one no lease that it has.
         surplus = held - capacity if slots < self._slots else 0
         capacity = capacity if slots < self._slots else max(capacity, held)
         self._slots = slots
-        names = [node.executor_id for node in nodes(self._spark)]
+        names = [node.executor_id for node in known]
         self.hub.post(lambda: self._set_capacity(capacity, surplus, names))
 
     def _set_capacity(self, capacity: int, surplus: int, names: Sequence[str]) -> None:

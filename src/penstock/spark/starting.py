@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.control.policy.registry import DEFAULT, make_policy
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
@@ -31,8 +32,10 @@ from penstock.spark.sinks import check_sink, make_sinks, sink_settings, with_sin
 from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
+    CONTROL_SECONDS,
     EXPORT,
     EXPORT_BYTES,
+    INITIAL_CORES,
     TAKEOVER,
     derive_settings,
     merge_settings,
@@ -55,11 +58,13 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
     for one in (declared, *declared.also):
         check_sink(one, checkpoint)
+    if declared.sla is not None:
+        make_policy(declared.policy or DEFAULT)  # a name that is wrong is refused before anything runs
     settings = Settings(**_settings_of(declared))
     declared = declared.with_root(with_imported(declared.root, PosixDisk(), checkpoint))
     program = compile_program(
         declared.node,
-        tasks=real_cores(spark),
+        tasks=INITIAL_CORES.of(options) or real_cores(spark),
         memory_bytes=settings.memory_bytes,
         also={str(one.name): one.node for one in declared.also},
     )
@@ -127,6 +132,8 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     except BaseException:
         query.stop()
         raise
+    if declared.sla is not None:
+        query.elasticity.hold(declared.sla, declared.policy or DEFAULT, CONTROL_SECONDS.of(declared.options))
     query._begin()
     return query
 

@@ -27,6 +27,7 @@ from penstock.topology.options import (
     find_option,
 )
 from penstock.topology.output_modes import read_output_mode, resolve_output_mode
+from penstock.topology.sla import SLA
 from penstock.topology.stream import Stream
 from penstock.topology.substitutes import WRITER, refuse_missing
 from penstock.topology.triggers import Trigger, read_trigger
@@ -53,6 +54,8 @@ class Declared:
     partition_by: tuple[str, ...] = ()
     also: tuple[Declared, ...] = ()
     """Further sinks; the name of each is what tells them apart."""
+    sla: SLA | None = None
+    policy: str | None = None
 
     @property
     def root(self) -> Node:
@@ -88,6 +91,8 @@ class StreamWriter:
         self._trigger = Trigger()
         self._partition_by: tuple[str, ...] = ()
         self._also: dict[str, StreamWriter] = {}
+        self._sla: SLA | None = None
+        self._policy: str | None = None
 
     def also(self, name: str, writer: StreamWriter) -> StreamWriter:
         """Give the query a further sink: another stream of the same topology, such as the dead letters of an operator.
@@ -123,9 +128,25 @@ class StreamWriter:
             "outputMode": self._mode,
             "trigger": self._trigger != Trigger(),
             "also": self._also,
+            "sla": self._sla,
         }
         options = [name for name in self._options if OPTIONS[name].sink is None]
         return [*options, *(name for name, given in parts.items() if given)]
+
+    def sla(self, sla: SLA, policy: str = "penstock") -> StreamWriter:
+        """Hold a latency bound while the query runs: shards move, cores and nodes come and go as it takes.
+
+        Args:
+            sla: the bound.
+            policy: by which it is held; "advise" says what the default one would do, and does nothing.
+
+        Raises:
+            DeclarationError: it is no `SLA`.
+        """
+        if not isinstance(sla, SLA):
+            raise DeclarationError(f"sla(...) takes penstock.SLA(latency=...), not {sla!r}.")
+        self._sla, self._policy = sla, str(policy)
+        return self
 
     def queryName(self, queryName: str) -> StreamWriter:
         """Name the query."""
@@ -298,6 +319,8 @@ class StreamWriter:
             self._trigger,
             self._partition_by,
             further,
+            self._sla,
+            self._policy,
         )
         self._check_trigger(declared.root)
         _check_folders(declared)

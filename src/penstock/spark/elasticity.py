@@ -1,0 +1,226 @@
+"""What a user and the control loop do about cores, nodes and shards of a running query.
+
+Manual requests become plans by the same rules as those of a policy, and go the same way. Builds plans, carries out
+none: `applying` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.control.apply.actuator import Outcome
+from penstock.control.apply.journal import Decision, Journal
+from penstock.control.loop import ControlLoop
+from penstock.control.measure.estimating import Measurer
+from penstock.control.measure.sample import NodeSample, Sample
+from penstock.control.model.fitting import EpochFits
+from penstock.control.plan.guards import Guards
+from penstock.control.plan.placing import plan_executor
+from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.control.plan.shards import Shards
+from penstock.control.policy.protocol import Limits
+from penstock.control.policy.registry import make_policy
+from penstock.errors import PlanError
+from penstock.spark.applying import SparkActuator, current_plans
+from penstock.spark.measuring import take_sample
+from penstock.spark.nodes import negotiator
+from penstock.spark.slots import LOCAL_NODE, is_local, nodes
+from penstock.spark.steering import Steering
+from penstock.topology.sla import SLA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.dataplane.engine import Engine
+    from penstock.spark.shell import SparkShell
+
+
+class Elasticity:
+    """The elastic side of one running query."""
+
+    def __init__(self, shell: SparkShell, spark: SparkSession, query: str) -> None:
+        self._shell = shell
+        self._spark = spark
+        self._query = query
+        self._actuator = SparkActuator(shell, None if is_local(spark) else negotiator(spark))
+        self._steering: Steering | None = None
+        self._sampled_s = 0.0
+
+    # -- by hand ------------------------------------------------------------------------------------------------------
+
+    def rescale(self, operator: str, cores: int, wanted: Mapping[str, int] | None) -> str:
+        """Plan this many cores for an operator and begin to carry it out."""
+        if cores < 1:
+            raise PlanError(
+                f"'{operator}' must keep at least one core, not {cores}; stop or pause the query instead."
+            )
+        if wanted is not None and sum(wanted.values()) != cores:
+            raise PlanError(f"'{operator}': the cores of {dict(wanted)} do not add up to {cores}.")
+        shards, room = self._shell.hub.ask(
+            lambda: (_shards(self._shell.engine, operator), self._room(operator))
+        )
+        placed = plan_executor(
+            shards, dict(wanted) if wanted is not None else spread_cores(shards, cores, room)
+        )
+        self._actuator.apply(Plan({operator: placed.plan}))
+        moved = len(placed.balance.moves)
+        return f"'{operator}' goes from {len(shards.tasks)} to {cores} cores; {moved} of its shards move"
+
+    def move(self, operator: str, shards: Sequence[int], task: int) -> str:
+        """Give shards to a task."""
+        now = self._actuator.current()[operator]
+        if task not in now.tasks:
+            raise PlanError(f"'{operator}' has no task {task}; it has {', '.join(map(str, now.tasks))}.")
+        there = len(now.task_of)
+        wrong = [shard for shard in shards if not 0 <= shard < there]
+        if wrong:
+            raise PlanError(f"'{operator}' has no shard {wrong[0]}; it has {there}, numbered from 0.")
+        task_of = now.task_of.copy()
+        task_of[list(shards)] = task
+        self._actuator.apply(Plan({operator: ExecutorPlan(now.tasks, task_of)}))
+        return f"{len(shards)} shards of '{operator}' go to task {task}"
+
+    def drain(self, node: str, release: bool, timeout_s: float) -> str:
+        """Plan all tasks off a node, wait until they are, and give it back if that is wanted."""
+        known = [one.executor_id for one in nodes(self._spark)]
+        if node not in known:
+            raise PlanError(f"there is no node {node}; the nodes there are: {', '.join(known)}.")
+        if known == [node]:
+            raise PlanError(f"node {node} is the only one; add another before you drain it.")
+        plan = self._shell.hub.ask(lambda: self._off(node, [one for one in known if one != node]))
+        ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        outcome = self._await(ticket, timeout_s)
+        if not outcome.ok:
+            raise PlanError(f"node {node} was not drained: {outcome.reason}.")
+        given = " and given back" if release else ""
+        return f"node {node} drained{given}: {outcome.moved_shards} shards moved, {outcome.moved_bytes:,} bytes copied"
+
+    def _off(self, node: str, others: list[str]) -> dict[str, ExecutorPlan]:
+        engine = self._shell.engine
+        found = {}
+        engine.placing.avoid.add(node)
+        for name, run in engine.runs.items():
+            if run.spec.kind != "operator":
+                continue
+            shards = _shards(engine, name)
+            cores = Counter(shards.tasks.values())
+            gone = cores.pop(node, 0)
+            if gone:
+                for _ in range(gone):
+                    cores[min(others, key=lambda one: cores[one])] += 1
+                found[name] = plan_executor(shards, cores).plan
+        return found
+
+    def _await(self, ticket: object, timeout_s: float) -> Outcome:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            outcome = self._actuator.status(ticket)  # type: ignore[arg-type]
+            if outcome is not None:
+                return outcome
+            time.sleep(0.02)
+        return Outcome(False, f"it was not done within {timeout_s:g} s and goes on")
+
+    def _room(self, operator: str) -> dict[str, int]:
+        """Cores that each node can still give to an operator, those it has there included."""
+        engine = self._shell.engine
+        held = Counter(
+            engine.leases[slot.lease].node
+            for slot in engine.placing.slots()
+            if slot.lease in engine.leases and slot.stage != operator
+        )
+        if is_local(self._spark):
+            return {LOCAL_NODE: max(engine.placing.capacity - held[LOCAL_NODE], 1)}
+        return {one.executor_id: max(one.cores - held[one.executor_id], 0) for one in nodes(self._spark)}
+
+    # -- by the loop --------------------------------------------------------------------------------------------------
+
+    def hold(self, sla: SLA, policy: str, every_s: float) -> None:
+        """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
+        if self._steering is not None:
+            self._steering.loop.change_sla(sla)
+            self._steering.loop.use(make_policy(policy))
+            return
+        loop = ControlLoop(
+            Measurer(fit=EpochFits()),
+            make_policy(policy),
+            sla,
+            self._limits(),
+            Guards(),
+            self._actuator,
+            Journal(),
+        )
+        self._steering = Steering(loop, self._take, every_s, self._refresh)
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return what was decided so far."""
+        return self._steering.loop.journal.decisions() if self._steering is not None else ()
+
+    def close(self) -> None:
+        """End the loop, if there is one."""
+        if self._steering is not None:
+            self._steering.close()
+
+    def _take(self) -> Sample | None:
+        if self._shell.over:
+            return None
+        there = self._nodes()
+        since = self._sampled_s
+        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since))
+        self._sampled_s = sample.at_s
+        return sample
+
+    def _refresh(self, loop: ControlLoop) -> None:
+        loop.limits = self._limits()
+
+    def _limits(self) -> Limits:
+        engine = self._shell.engine
+        sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
+        there = self._nodes()
+        return Limits(
+            max(1, engine.placing.capacity - sources),
+            max_nodes=len(there),
+            cores_per_node=max(node.cores for node in there),
+        )
+
+    def _nodes(self) -> list[NodeSample]:
+        loads = self._shell.node_loads
+        if is_local(self._spark):
+            return [_node(LOCAL_NODE, self._shell.engine.placing.capacity, loads)]
+        return [_node(one.executor_id, one.cores, loads) for one in nodes(self._spark)]
+
+
+def spread_cores(shards: Shards, cores: int, room: Mapping[str, int]) -> dict[str, int]:
+    """Return cores per node: those held stay where they are, new ones go to the nodes that the operator is on already,
+    then to those with most room; cores are taken first where it has fewest.
+
+    Raises:
+        PlanError: the nodes have fewer.
+    """
+    if sum(room.values()) < cores:
+        raise PlanError(
+            f"'{shards.executor}' cannot have {cores} cores: the nodes have {sum(room.values())} for it; ask for fewer, or "
+            "add nodes."
+        )
+    held = Counter(dict.fromkeys(room, 0))
+    held.update(shards.tasks.values())
+    while sum(held.values()) > cores:
+        held[min((n for n in held if held[n]), key=lambda node: (held[node], node))] -= 1
+    while sum(held.values()) < cores:
+        free = [node for node in room if room[node] > held[node]]
+        held[max(free, key=lambda node: (held[node] > 0, room[node] - held[node]))] += 1
+    return {node: count for node, count in held.items() if count}
+
+
+def _shards(engine: Engine, operator: str) -> Shards:
+    run, plan = engine.runs[operator], current_plans(engine)[operator]
+    sizes = (run.chain.snapshot_bytes + run.chain.delta_bytes).astype(np.int64)
+    return Shards(operator, run.counts.busy_s.copy(), plan.task_of, plan.tasks, sizes)
+
+
+def _node(name: str, cores: int, loads: Mapping[str, tuple[float, float, float]]) -> NodeSample:
+    return NodeSample(name, cores, *loads.get(name, (0.0, 0.0, 0.0)))
