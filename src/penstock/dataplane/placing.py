@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 MAX_LOSSES = 8
 """Processes that one task may lose in a row inside its work before the query ends."""
+HANDOVER_S = 0.1
+"""How long the next epoch of a stage waits at most while shards pass from one task of a node to another, which takes some
+milliseconds: less than an epoch that they would miss."""
 MAX_COPIES = 3
 """Copies of a shard that may fail before it moves without one."""
 
@@ -74,6 +77,7 @@ class Placing:
         self.landed_elsewhere = 0
         self._copies: dict[tuple[str, int], Copy] = {}
         self._failed_copies: dict[tuple[str, int], int] = {}
+        self._handover_until: dict[str, float] = {}
         self._wishes: dict[tuple[str, int], Wish] = {}
         self._given_up: dict[str, str] = {}
         self._deadlines: dict[str, float] = {}
@@ -348,7 +352,19 @@ class Placing:
             for shard in ready.tolist():
                 wish = self._wishes.setdefault((name, shard), Wish(now))
                 wish.source, wish.released_at = self._leases[source.lease].node, now
+            if near:
+                self._handover_until[name] = now + HANDOVER_S
             self._engine.send(source.lease, run.release(source, ready, near))
+
+    def hands_over(self, run: Run, now: float) -> bool:
+        """Whether shards are being passed on inside a node at this boundary, and the next epoch waits for them."""
+        until = self._handover_until.get(run.spec.name)
+        if until is None:
+            return False
+        if now < until and not run.ready.all():
+            return True
+        del self._handover_until[run.spec.name]
+        return False
 
     def _may_go(self, run: Run, shard: int) -> bool:
         """Whether a shard can leave its node: a copy of it is there already, or there is nothing to copy."""
@@ -454,6 +470,8 @@ class Placing:
             if wish is not None and run.task_of[shard] == run.shards.goal[shard]:
                 del self._wishes[name, shard]
                 self._failed_copies.pop((name, shard), None)
+                if not wish.released_at:
+                    continue  # nobody held it yet
                 self.moved_bytes[name] += wish.bytes
                 self.moves_made += 1
                 self.moves.append(

@@ -35,7 +35,6 @@ from penstock.topology.options import (
     CONTROL_SECONDS,
     EXPORT,
     EXPORT_BYTES,
-    INITIAL_CORES,
     TAKEOVER,
     derive_settings,
     merge_settings,
@@ -64,7 +63,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     declared = declared.with_root(with_imported(declared.root, PosixDisk(), checkpoint))
     program = compile_program(
         declared.node,
-        tasks=INITIAL_CORES.of(options) or real_cores(spark),
+        tasks=real_cores(spark),
         memory_bytes=settings.memory_bytes,
         also={str(one.name): one.node for one in declared.also},
     )

@@ -101,7 +101,6 @@ def _positive(number: N) -> N:
 PATH = Kind("path or `file:` URI", _read_path, str)
 BOOLEAN = Kind("`true` / `false`", _read_boolean, lambda value: f"`{str(value).lower()}`")
 ROWS = Kind("rows", _read_whole, lambda value: f"{value:,}")
-CORES = Kind("cores", _read_whole, lambda value: f"{value:,}" if value else "all")
 BYTES = Kind("bytes", _read_whole, lambda value: f"{value:,}")
 NAMES = Kind("names", _read_names, lambda value: ", ".join(value) or "none")
 SECONDS = Kind("seconds", _read_number, lambda value: f"{value:g}")
@@ -184,12 +183,6 @@ CONTROL_SECONDS = Option(
     1.0,
     "time between two turns of the control loop of a query that has an SLA or a policy",
 )
-INITIAL_CORES = Option(
-    "initialCores",
-    CORES,
-    0,
-    "cores that every operator starts with; as many as the session has, where it is not given",
-)
 LEASE_TIMEOUT_SECONDS = Option(
     "leaseTimeoutSeconds", SECONDS, 15.0, "silence after which a lease is taken as lost", "lease_timeout_s"
 )
@@ -247,7 +240,6 @@ OPTIONS: Mapping[str, Option[Any]] = {
         MAX_EPOCH_SECONDS,
         MIN_EPOCH_SECONDS,
         CONTROL_SECONDS,
-        INITIAL_CORES,
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         RETAIN_ALL,
