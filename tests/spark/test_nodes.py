@@ -55,7 +55,7 @@ def cluster(_sessions: None) -> Iterator[LocalCluster]:
     left = SparkSession._instantiatedSession
     if left is not None:
         left.stop()
-    with LocalCluster(workers=1, cores=CORES, memory="512m", watched=True) as found:
+    with LocalCluster(workers=1, cores=CORES, memory="512m") as found:
         yield found
         assert found.trespasses() == []
 
