@@ -23,7 +23,6 @@ from penstock.errors import SessionError
 from penstock.spark.batch_ingest import BatchIngest
 from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
-from penstock.spark.nodes import negotiator
 from penstock.spark.progress import Identity
 from penstock.spark.query import Query
 from penstock.spark.running import make_way
@@ -53,8 +52,6 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     spark = spark or _active_session()
     check_session(spark)
     await_slots(spark)
-    if not is_local(spark):
-        negotiator(spark).settle()  # or a node that is lost takes the wish for all others along
     options = merge_settings(declared.options, spark.conf.getAll, declared.name)
     declared = replace(declared, options=options)
     checkpoint = check_scheme(CHECKPOINT_LOCATION.of(options))
