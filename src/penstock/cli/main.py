@@ -56,12 +56,12 @@ def run(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="keyed-count")],
+    name: Annotated[str, typer.Argument(help="keyed-count, models or schedule")],
     quick: Annotated[bool, typer.Option("--quick", help="under ten minutes, every figure present")] = False,
     json: Json = None,
     only: Annotated[str | None, typer.Option(help="comma-separated parts")] = None,
 ) -> None:
-    """Measure, against plain Spark in the same run."""
+    """Measure: against plain Spark in the same run, or how long decisions take."""
     from penstock.bench.registry import run_bench
 
     raise typer.Exit(run_bench(name, quick=quick, path=json, only=only.split(",") if only else None))

@@ -95,7 +95,9 @@ class Table:
         self.at = self._places(shards.task_of)
         """Shard -> place; -1 for those without a task, and for those of other executors."""
         held = self.at >= 0
-        self.loads = np.bincount(self.at[held], weights=self.load[held], minlength=len(self.names))
+        # Of no shards at all bincount makes integers, whatever the weights are.
+        loads = np.bincount(self.at[held], weights=self.load[held], minlength=len(self.names))
+        self.loads = loads.astype(np.float64)
         self.total = float(self.load[self.mine].sum())
         self.mean = self.total / float(self.speed.sum()) if len(self.names) else 0.0
 

@@ -110,7 +110,7 @@ def test_against_brute_force_most_are_within_the_bound_and_few_moves_are_wasted(
     for instance in range(160):
         tasks, count = int(rng.integers(2, 4)), int(rng.integers(5, 8))
         loads = rng.zipf(1.7, count).clip(max=40) + rng.random(count) if instance % 2 else rng.random(count)
-        shards = shards_of(list(loads), list(rng.integers(0, tasks, count)), {t: "n" for t in range(tasks)})
+        shards = shards_of(list(loads), list(rng.integers(0, tasks, count)), dict.fromkeys(range(tasks), "n"))
         lowest, fewest = brute_force(shards, theta)
         found = plan_balance(shards, theta)
         gaps.append(max(found.delta_after / max(lowest, theta) - 1, 0.0))

@@ -64,8 +64,8 @@ def test_shards_of_a_task_that_goes_stay_on_their_node_where_that_is_within_the_
 
 
 def test_a_new_task_is_filled_though_the_others_were_balanced() -> None:
-    shards = even_shards(100, {task: "a" for task in range(10)})
-    found = deal_shards(shards, {task: "a" for task in range(11)})
+    shards = even_shards(100, dict.fromkeys(range(10), "a"))
+    found = deal_shards(shards, dict.fromkeys(range(11), "a"))
     assert np.bincount(found.task_of)[10] >= (2 - THETA) * 100 / 11
     assert {move.destination for move in found.moves} == {10}
     assert len(found.moves) <= 9
