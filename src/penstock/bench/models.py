@@ -87,9 +87,11 @@ def _epoch_loss(rng: np.random.Generator) -> float:
 
 
 def _draw_epoch_station(rng: np.random.Generator, name: str) -> Station:
-    loads = rng.pareto(1.5, 20)
-    loads = np.minimum(loads * rng.uniform(0.3, 3.0) / loads.sum(), 0.9)
-    costs = EpochCosts(o0_s=float(rng.uniform(0.002, 0.02)), o1_s=float(rng.uniform(0.0, 0.004)))
+    """Few equal shards, which make the longest plateaus, or many unlike ones, of which the hottest binds."""
+    is_equal = bool(rng.random() < 0.7)
+    loads = np.ones(int(rng.integers(6, 21))) if is_equal else rng.pareto(3.0, 60)
+    loads = np.minimum(loads * rng.uniform(0.5, 4.0) / loads.sum(), 0.9)
+    costs = EpochCosts(o0_s=float(rng.uniform(0.002, 0.02)), o1_s=float(rng.uniform(0.0, 0.001)))
     model = EpochStation(costs, largest_load_curve(loads, 20), touched=20.0)
     return Station(name, float(rng.uniform(0.2, 3.0)), model)
 

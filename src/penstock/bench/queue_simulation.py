@@ -81,4 +81,5 @@ def draw_times(rng: np.random.Generator, mean: float, scv: float, size: int) -> 
         return rng.exponential(mean, size)
     often = 0.5 * (1.0 + ((scv - 1.0) / (scv + 1.0)) ** 0.5)
     is_often = rng.random(size) < often
-    return rng.exponential(1.0, size) * np.where(is_often, mean / (2 * often), mean / (2 * (1 - often)))
+    phase: npt.NDArray[np.float64] = np.where(is_often, mean / (2 * often), mean / (2 * (1 - often)))
+    return phase * rng.exponential(1.0, size)

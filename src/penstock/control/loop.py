@@ -95,8 +95,9 @@ class ControlLoop:
             self.guards,
             proposal.urgent,
             proposal.predicted_s,
-            _without_s(proposal, derive_observed_s(now, self.sla)),
-            next((option.cost_s for option in proposal.options if option.action == proposal.action), 0.0),
+            next((one.predicted_s for one in proposal.options if one.action.startswith("no change")), None),
+            derive_observed_s(now, self.sla),
+            next((one.cost_s for one in proposal.options if one.action == proposal.action), 0.0),
             self._past.recent,
         )
         return resolve(facts, rolls_back=wanted.rolls_back is not None)
@@ -129,9 +130,3 @@ class ControlLoop:
             0, now.at_s, self.policy.name, proposal.symptom, proposal.action, acted, refused, proposal.options,
             proposal.predicted_s, model,
         )  # fmt: skip
-
-
-def _without_s(proposal: Proposal, observed_s: float | None) -> float | None:
-    """Latency if nothing is done: as the policy predicts it, or else as it is."""
-    said = [option.predicted_s for option in proposal.options if option.action.startswith("no change")]
-    return said[0] if said else observed_s

@@ -39,6 +39,7 @@ class Past:
         self._actuator, self._journal = actuator, journal
         self._actions: list[Action] = []
         self._tickets: dict[int, Ticket] = {}
+        self._unsettled: set[int] = set()
         self._unjudged: set[int] = set()
         self._observed: deque[tuple[float, float]] = deque(maxlen=1000)
         self._unobserved: int | None = None
@@ -84,6 +85,7 @@ class Past:
                 self._journal.note_outcome(number, outcome)
                 self._end(number, now.at_s)
                 if outcome.ok:
+                    self._unsettled.add(number)
                     self._unjudged.add(number)
                 else:
                     failures.append(outcome.reason)
@@ -91,23 +93,23 @@ class Past:
         return failures
 
     def find_regret(self, now: Estimate, sla: SLA, guards: Guards) -> tuple[Action, str, Plan] | None:
-        """Return the last action, the reason and the plan before it, if latency got worse after it. Each action is
-        looked at once, when it has settled, so a roll-back is proposed at most once."""
+        """Return the last action, the reason and the plan before it, if latency got worse after it.
+
+        An action is watched from when it has settled, for a time; it is named at most once.
+        """
         if now.invalid is not None:
             return None
-        settled = [
-            one
-            for one in self._actions
-            if one.number in self._unjudged
-            and one.ended_s is not None
-            and now.at_s - one.ended_s >= guards.settle_s
-        ]
-        for action in settled:
-            self._unjudged.discard(action.number)
-            observed_s = self._typical_s(now.at_s - guards.settle_s / 2)
-            if observed_s is not None:
+        observed_s = self._typical_s(now.at_s - guards.settle_s / 2)
+        for action in [one for one in self._actions if one.number in self._unjudged]:
+            age_s = now.at_s - (now.at_s if action.ended_s is None else action.ended_s)
+            if age_s < guards.settle_s or observed_s is None:
+                continue
+            if action.number in self._unsettled:
+                self._unsettled.discard(action.number)
                 self._journal.note_observed(action.number, observed_s)
             reason = judge(action, observed_s, rate_of(now), sla.latency, guards)
+            if reason is not None or age_s >= guards.blame_s:
+                self._unjudged.discard(action.number)
             if reason is not None and action is self._actions[-1]:
                 plan = plan_back(action, self._actuator.current(), now.nodes)
                 return (action, reason, plan) if plan is not None else None
@@ -124,7 +126,9 @@ class Past:
         self._actions = [
             one for one in self._actions if one.number in self._tickets or at_s - one.at_s < _KEEP_S
         ]
-        self._unjudged &= {one.number for one in self._actions}
+        kept = {one.number for one in self._actions}
+        self._unsettled &= kept
+        self._unjudged &= kept
 
 
 def rate_of(now: Estimate) -> float:
