@@ -42,5 +42,9 @@ class OperatorError(PenstockError):
     """User logic failed or returned rows that do not fit; the message names operator, key and cause."""
 
 
+class PlanError(PenstockError):
+    """A plan cannot be carried out; the message says why. The plan before it goes on."""
+
+
 class QueryError(PenstockError):
     """A query ended because of an error; ``__cause__`` has it."""

@@ -30,6 +30,12 @@ class TaskEstimate:
     node: str
     service_per_s: float
     useful_ratio: float = 0.0
+    speed: float | None = None
+    """Of its node, relative to one of speed 1; None: as its service rate says."""
+    cpu_ratio: float = 0.0
+    """r of Es-Stream eq. 4: share of what its node was given that it uses."""
+    memory_ratio: float = 0.0
+    io_ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,10 @@ class ExecutorEstimate:
     epoch: EpochCosts = EpochCosts()
     in_bytes_per_s: float = 0.0
     out_bytes_per_s: float = 0.0
+    waiting_s: float | None = None
+    """Part of the measured latency before an epoch takes the row."""
+    processing_s: float | None = None
+    commit_s: float | None = None
 
     @property
     def k(self) -> int:
@@ -78,9 +88,14 @@ class ExecutorEstimate:
         for shard in np.flatnonzero(self.task_of >= 0):
             at = place.get(int(self.task_of[shard]))
             if at is not None:
-                speed = self.tasks[at].service_per_s / self.service_per_s if self.service_per_s else 1.0
-                found[at] += self.load[shard] / max(speed, 1e-9)
+                found[at] += self.load[shard] / max(self._speed(self.tasks[at]), 1e-9)
         return found
+
+    def _speed(self, task: TaskEstimate) -> float:
+        # A task whose rows are dearer than the mean has a lower service rate and is no slower for it.
+        if task.speed is not None:
+            return task.speed
+        return task.service_per_s / self.service_per_s if self.service_per_s else 1.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,11 @@ class NodeEstimate:
     memory_ratio: float = 0.0
     io_ratio: float = 0.0
     speed: float = 1.0
+
+    @property
+    def load_ratio(self) -> float:
+        """R: the greatest of its three loads (Es-Stream eq. 6)."""
+        return max(self.cpu_ratio, self.memory_ratio, self.io_ratio)
 
 
 @dataclass(frozen=True)

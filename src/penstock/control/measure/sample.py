@@ -25,6 +25,10 @@ class TaskSample:
     """Total useful time: working on rows, not waiting for them."""
     rows: int
     """Total rows it has completed."""
+    cpu_ratio: float | None = None
+    """Share of what its node was given that it uses; None where it is not measured."""
+    memory_ratio: float | None = None
+    io_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,12 @@ class ExecutorSample:
     latency_s: float | None = None
     """Mean latency, source to commit, of rows committed since the sample before; None where there were none."""
     latency_p99_s: float | None = None
+    waiting_s: float | None = None
+    """Part of `latency_s` before the epoch that took the row began; None where it is not measured."""
+    processing_s: float | None = None
+    """Part of it in which tasks worked."""
+    commit_s: float | None = None
+    """Part of it from the end of work to the commit."""
 
 
 @dataclass(frozen=True)

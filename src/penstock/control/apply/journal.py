@@ -1,0 +1,223 @@
+"""The journal: every decision with its reason, its inputs, and what came of it. Bounded; opens no file.
+
+Lines for a file go to a callback. An entry is written when it is made and again, without its inputs, whenever more is
+known about it; `read_entries` puts them together.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from penstock.control.apply.actuator import Outcome
+from penstock.control.apply.codec import decode, encode
+from penstock.control.measure.estimate import Estimate
+from penstock.control.plan.plan import Plan
+from penstock.control.policy.protocol import Limits, Option
+from penstock.control.sla import SLA
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided at one turn of the loop, and why; `str()` is one sentence."""
+
+    number: int
+    at_s: float
+    policy: str
+    symptom: str
+    action: str
+    acted: bool = False
+    """Whether a plan was handed to the actuator."""
+    refused: str | None = None
+    """Why the plan was held back: a guard, or the actuator."""
+    options: tuple[Option, ...] = ()
+    predicted_s: float | None = None
+    model: str = ""
+    """What predicted it; the policy's name unless it says otherwise."""
+    outcome: Outcome | None = None
+    """What came of the plan; None while it is being carried out, and where there is none."""
+    observed_s: float | None = None
+    """Measured latency afterwards, to stand beside the predicted one."""
+    count: int = 1
+    """Turns in a row with the same decision, this one the first."""
+    until_s: float | None = None
+    """When the last of them was."""
+
+    def __str__(self) -> str:
+        parts = [part for part in (self.symptom, self._what()) if part]
+        if self.outcome is not None and not self.outcome.ok:
+            parts.append(f"failed: {self.outcome.reason}")
+        if self.count > 1:
+            parts.append(f"{self.count} times until {self.until_s:g} s")
+        return "; ".join(parts)
+
+    def _what(self) -> str:
+        return self.action if self.refused is None else f"held back ({self.action}): {self.refused}"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a policy was given and what it wanted: enough to decide again."""
+
+    estimate: Estimate
+    sla: SLA
+    limits: Limits
+    plan: Plan | None = None
+    """What the policy proposed, before the guards."""
+    rolls_back: int | None = None
+    """The decision that this one undoes; it was not the policy's."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the journal."""
+
+    decision: Decision
+    inputs: Inputs | None = None
+    """Those of the first turn; None in a line that only adds what came of it."""
+
+
+@dataclass(frozen=True)
+class ModelError:
+    """How far predictions were off, over the decisions that had one and were observed."""
+
+    count: int
+    mean_absolute_ratio: float
+    """Mean of |predicted - observed| / observed."""
+    mean_ratio: float
+    """Mean of (predicted - observed) / observed: above zero where latency is predicted too high."""
+
+
+class Journal:
+    """Keeps the last entries.
+
+    Args:
+        capacity: how many entries are kept.
+        write: is given every line, without its end.
+        fold_s: the longest run of equal decisions that becomes one entry.
+    """
+
+    def __init__(
+        self, capacity: int = 1000, write: Callable[[bytes], None] | None = None, fold_s: float = 300.0
+    ) -> None:
+        self._entries: deque[Entry] = deque(maxlen=capacity)
+        self._write = write
+        self._fold_s = fold_s
+        self._next = 1
+        self._open_run = False
+        self._errors: dict[str, tuple[int, float, float]] = {}
+
+    def add(self, decision: Decision, inputs: Inputs) -> Decision:
+        """Take a decision, number it, and return it as it stands in the journal: folded into the last one, maybe."""
+        last = self._entries[-1].decision if self._entries else None
+        if last is not None and self._folds(last, decision):
+            self._open_run = True
+            return self._replace(-1, replace(last, count=last.count + 1, until_s=decision.at_s), write=False)
+        self.close_run()
+        numbered = replace(decision, number=self._next)
+        self._next += 1
+        entry = Entry(numbered, inputs)
+        self._entries.append(entry)
+        self._send(entry)
+        return numbered
+
+    def note_outcome(self, number: int, outcome: Outcome) -> None:
+        """Add what came of a plan; an entry that is no longer kept is left alone."""
+        at = self._find(number)
+        if at is not None:
+            self._replace(at, replace(self._entries[at].decision, outcome=outcome))
+
+    def note_observed(self, number: int, observed_s: float) -> None:
+        """Add the latency measured afterwards, and count the error of what was predicted."""
+        at = self._find(number)
+        if at is None:
+            return
+        decision = self._entries[at].decision
+        if decision.predicted_s is not None and math.isfinite(decision.predicted_s) and observed_s > 0:
+            error = (decision.predicted_s - observed_s) / observed_s
+            count, absolute, signed = self._errors.get(decision.model, (0, 0.0, 0.0))
+            self._errors[decision.model] = (count + 1, absolute + abs(error), signed + error)
+        # Turns that were folded say the same thing again and again: one line each would fill the file.
+        self._replace(at, replace(decision, observed_s=observed_s), write=decision.acted)
+
+    def close_run(self) -> None:
+        """Write how long the last run of equal decisions lasted; to be called when the loop ends."""
+        if self._open_run:
+            self._open_run = False
+            self._send(Entry(self._entries[-1].decision))
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return what is kept, oldest first."""
+        return tuple(self._entries)
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return what was decided, oldest first; each reads as one sentence."""
+        return tuple(entry.decision for entry in self._entries)
+
+    def model_errors(self) -> dict[str, ModelError]:
+        """Return the error of each model, over everything observed so far."""
+        return {
+            model: ModelError(count, absolute / count, signed / count)
+            for model, (count, absolute, signed) in self._errors.items()
+        }
+
+    def _folds(self, last: Decision, new: Decision) -> bool:
+        same = not last.acted and not new.acted and _kind(last) == _kind(new)
+        return same and new.at_s - last.at_s <= self._fold_s
+
+    def _find(self, number: int) -> int | None:
+        if not self._entries:
+            return None
+        at = number - self._entries[0].decision.number
+        return at if 0 <= at < len(self._entries) else None
+
+    def _replace(self, at: int, decision: Decision, write: bool = True) -> Decision:
+        self._entries[at] = replace(self._entries[at], decision=decision)
+        if write:
+            self._send(Entry(decision))
+        return decision
+
+    def _send(self, entry: Entry) -> None:
+        if self._write is not None:
+            self._write(encode_entry(entry))
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return an entry as one line of JSON, without the line's end."""
+    return encode(entry)
+
+
+def decode_entry(line: bytes | str) -> Entry:
+    """Return the entry of a line.
+
+    Raises:
+        JournalError: it is none.
+    """
+    return decode(Entry, line)
+
+
+def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
+    """Return the entries of a journal's lines, each with all that became known of it. A last line that was cut off
+    in the middle is left out.
+
+    Raises:
+        JournalError: another line cannot be read.
+    """
+    kept = [line for line in lines if line.strip()]
+    found: dict[int, Entry] = {}
+    for at, line in enumerate(kept):
+        if at == len(kept) - 1 and not line.strip().endswith(b"}" if isinstance(line, bytes) else "}"):  # type: ignore[arg-type]
+            break
+        entry = decode_entry(line)
+        known = found.get(entry.decision.number)
+        found[entry.decision.number] = entry if known is None else replace(known, decision=entry.decision)
+    return list(found.values())
+
+
+def _kind(decision: Decision) -> tuple[str, str, str, str]:
+    """What makes two decisions the same: their words without the numbers in them."""
+    words = (decision.symptom, decision.action, decision.refused or "")
+    return (decision.policy, *(re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", one) for one in words))  # type: ignore[return-value]

@@ -1,0 +1,50 @@
+"""Whether a sample can be believed, before anything is derived from it. Pure; every answer is a reason in words."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+import numpy as np
+
+from penstock.control.measure.sample import ExecutorSample
+
+
+class Sequel(Enum):
+    """How a sample of an executor stands to the one before it."""
+
+    FOLLOWS = "follows"
+    RESTARTED = "restarted"
+    """Totals fell: the counters began again."""
+
+
+def find_fault(name: str, sample: ExecutorSample) -> str | None:
+    """Say why a sample of an executor cannot be used; None where it can."""
+    shards = len(sample.task_of)
+    arrays = (sample.arrived, sample.completed, sample.busy_s, sample.state_bytes)
+    if any(len(array) != shards for array in arrays):
+        return f"the sample of {name} has arrays of unequal length"
+    held = sample.task_of >= 0
+    if (sample.arrived[held] < 0).any() or (sample.completed[held] < 0).any():
+        missing = np.flatnonzero(held & ((sample.arrived < 0) | (sample.completed < 0)))
+        return f"the sample of {name} lacks shard {missing[0]}"
+    numbers = [sample.epochs_s, sample.longest_task_s, *(task.busy_s for task in sample.tasks)]
+    numbers += [float(task.rows) for task in sample.tasks]
+    if not np.isfinite(sample.busy_s[held]).all() or not all(math.isfinite(x) and x >= 0 for x in numbers):
+        return f"a time of {name} is no number"
+    indexes = {task.index for task in sample.tasks}
+    if not set(np.unique(sample.task_of[held]).tolist()) <= indexes:
+        return f"a shard of {name} belongs to a task that is not there"
+    return None
+
+
+def compare(before: ExecutorSample, after: ExecutorSample) -> Sequel:
+    """Say whether totals went on or began again. Shards that changed their executor say nothing."""
+    if len(before.task_of) != len(after.task_of):
+        return Sequel.RESTARTED
+    both = (before.task_of >= 0) & (after.task_of >= 0)
+    fell = (after.arrived < before.arrived) | (after.completed < before.completed)
+    # Useful time is a sum of measured floats: it may come back a rounding error lower.
+    fell |= after.busy_s < before.busy_s - 1e-6
+    restarted = bool((fell & both).any()) or after.epochs < before.epochs
+    return Sequel.RESTARTED if restarted else Sequel.FOLLOWS

@@ -1,0 +1,225 @@
+"""What is remembered of one elastic executor between samples, and the estimate that follows from it.
+
+`Measurer` decides which samples get here: counts never fall and time always passes between two of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.control.measure.dispersion import Dispersion
+from penstock.control.measure.estimate import EpochCosts, ExecutorEstimate
+from penstock.control.measure.sample import F64, ExecutorSample, NodeSample
+from penstock.control.measure.service import EWMA, ServiceRates
+from penstock.control.measure.smoothing import Smoothing
+from penstock.control.measure.tracing import ShardTrace
+
+EpochFit = Callable[[str, ExecutorSample, ExecutorSample], EpochCosts | None]
+"""(executor, sample before, sample after) -> the coefficients fitted so far; None while there are none."""
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What is known of shards from the executor that had them before."""
+
+    arrival_per_s: F64
+    row_s: F64
+
+
+class ExecutorMeasure:
+    """The memory of one elastic executor."""
+
+    def __init__(self, name: str, at_s: float, sample: ExecutorSample, smoothing: Smoothing) -> None:
+        sample = _with_arrivals(sample)
+        self.name = name
+        self.sample, self.at_s = sample, at_s
+        self.intervals = 0
+        self._trace = ShardTrace(at_s, sample.arrived, sample.completed)
+        self._arrivals, self._bytes = smoothing.start(), smoothing.start()
+        self._dispersion = Dispersion()
+        self._measured: deque[tuple[float, int, ExecutorSample]] = deque()
+        shards = len(sample.task_of)
+        self._arrival_per_s = np.zeros(shards)
+        self._bytes_per_s = np.zeros(2)
+        self._shard_rows, self._shard_s = np.zeros(shards), np.zeros(shards)
+        self._epoch = EpochCosts()
+        self.service = ServiceRates()
+
+    def restart(self, at_s: float, sample: ExecutorSample, smoothing: Smoothing) -> ExecutorMeasure:
+        """Return a memory that begins at this sample and keeps what restarting does not change: service rates."""
+        fresh = ExecutorMeasure(self.name, at_s, sample, smoothing)
+        fresh.service, fresh._epoch = self.service, self._epoch
+        if len(fresh._shard_rows) == len(self._shard_rows):
+            fresh._shard_rows, fresh._shard_s = self._shard_rows, self._shard_s
+        return fresh
+
+    def take(
+        self,
+        at_s: float,
+        sample: ExecutorSample,
+        speeds: Mapping[str, float],
+        inherited: Inherited | None,
+        missed_s: tuple[float, ...],
+        fit: EpochFit | None,
+    ) -> None:
+        """Take the next sample; `missed_s` are the moments since the last one at which there was none."""
+        sample, before, elapsed_s = _with_arrivals(sample), self.sample, at_s - self.at_s
+        new = (before.task_of < 0) & (sample.task_of >= 0)
+        if new.any():
+            before = _carried_over(before, sample, new)
+            self._adopt(new, sample, inherited)
+        self._count(at_s, before, sample, missed_s, inherited, new)
+        self.service.update(before, sample, elapsed_s, speeds)
+        self._weigh_shards(before, sample, speeds)
+        self._remember_measured(at_s, before, sample)
+        if fit is not None and sample.epochs > before.epochs:
+            self._epoch = fit(self.name, before, sample) or self._epoch
+        self.sample, self.at_s = sample, at_s
+        self.intervals += 1
+
+    def _adopt(self, new: npt.NDArray[np.bool_], sample: ExecutorSample, inherited: Inherited | None) -> None:
+        self._trace.forget_shards(new, sample.arrived, sample.completed)
+        if inherited is not None:
+            self._arrivals.put(new, inherited.arrival_per_s)
+            self._shard_rows[new], self._shard_s[new] = 1.0, inherited.row_s[new]
+
+    def _count(
+        self,
+        at_s: float,
+        before: ExecutorSample,
+        after: ExecutorSample,
+        missed_s: tuple[float, ...],
+        inherited: Inherited | None,
+        new: npt.NDArray[np.bool_],
+    ) -> None:
+        """Put arrivals and completions into slots; those that were missed are interpolated (StreamSwitch 4.3)."""
+        elapsed_s = at_s - self.at_s
+        arrived, completed = after.arrived - before.arrived, after.completed - before.completed
+        per_s = arrived / elapsed_s
+        if inherited is not None:
+            per_s = np.where(new, inherited.arrival_per_s, per_s)
+        bytes_per_s = (
+            np.array([after.in_bytes - before.in_bytes, after.out_bytes - before.out_bytes]) / elapsed_s
+        )
+        start_s = last_s = self.at_s
+        for end_s in (*missed_s, at_s):
+            share = (end_s - start_s) / elapsed_s if end_s < at_s else 1.0
+            self._trace.add(
+                end_s,
+                before.arrived + np.floor(arrived * share).astype(np.int64),
+                before.completed + np.floor(completed * share).astype(np.int64),
+            )
+            self._arrival_per_s = self._arrivals.add(per_s, end_s - last_s)
+            self._bytes_per_s = self._bytes.add(np.maximum(bytes_per_s, 0.0), end_s - last_s)
+            last_s = end_s
+        self._arrival_per_s[after.task_of < 0] = 0.0
+        self._dispersion.add(float(arrived.sum()) / elapsed_s, elapsed_s)
+
+    def _weigh_shards(
+        self, before: ExecutorSample, after: ExecutorSample, speeds: Mapping[str, float]
+    ) -> None:
+        """Follow rows and useful time of each shard, as on a node of speed 1."""
+        speed_of = {task.index: speeds.get(task.node, 1.0) for task in before.tasks}
+        owners, places = np.unique(before.task_of, return_inverse=True)
+        speed = np.array([speed_of.get(int(owner), 1.0) for owner in owners])[places]
+        rows = np.maximum(after.completed - before.completed, 0)
+        useful_s = np.maximum(after.busy_s - before.busy_s, 0.0) * speed
+        seen = (rows > 0) & (useful_s > 0)
+        self._shard_rows[seen] += EWMA * (rows[seen] - self._shard_rows[seen])
+        self._shard_s[seen] += EWMA * (useful_s[seen] - self._shard_s[seen])
+
+    def _remember_measured(self, at_s: float, before: ExecutorSample, after: ExecutorSample) -> None:
+        rows = int(np.maximum(after.completed - before.completed, 0).sum())
+        self._measured.append((at_s, rows, _with_split(before, after)))
+
+    def derive_row_s(self, unknown_per_s: float) -> F64:
+        """Return the useful time that a row of each shard takes on a node of speed 1."""
+        mean = 1.0 / (self.service.service_per_s or unknown_per_s)
+        row_s = np.full(len(self._shard_s), mean)
+        np.divide(self._shard_s, self._shard_rows, out=row_s, where=self._shard_rows > 0)
+        return row_s
+
+    def estimate(
+        self,
+        window_s: float,
+        nodes: Mapping[str, NodeSample],
+        speeds: Mapping[str, float],
+        unknown_per_s: float,
+    ) -> ExecutorEstimate:
+        """Return what is believed after the last sample."""
+        sample, held = self.sample, self.sample.task_of >= 0
+        latency_s = np.where(held, self._trace.derive_latency_s(window_s), np.nan)
+        while len(self._measured) > 1 and self._measured[0][0] <= self.at_s - window_s:
+            self._measured.popleft()
+        rows = [count for _, count, _ in self._measured]
+        seen = [one for _, _, one in self._measured]
+        measured_s = _mean([one.latency_s for one in seen], rows)
+        p99 = [one.latency_p99_s for one in seen if _is_number(one.latency_p99_s)]
+        return ExecutorEstimate(
+            self.name,
+            sample.operator,
+            sample.task_of.copy(),
+            self.service.estimate_tasks(sample, nodes, speeds, unknown_per_s),
+            self._arrival_per_s.copy(),
+            np.where(held, self._arrival_per_s * self.derive_row_s(unknown_per_s), 0.0),
+            np.where(held, sample.arrived - sample.completed, 0).astype(np.float64),
+            latency_s,
+            sample.state_bytes.copy(),
+            self.service.service_per_s or unknown_per_s,
+            _or_one(self._dispersion.estimate_index()),
+            self.service.estimate_scv(),
+            measured_s,
+            max((one for one in p99 if one is not None), default=None),
+            self._epoch,
+            float(self._bytes_per_s[0]),
+            float(self._bytes_per_s[1]),
+            _mean([one.waiting_s for one in seen], rows),
+            _mean([one.processing_s for one in seen], rows),
+            _mean([one.commit_s for one in seen], rows),
+        )
+
+
+def _with_arrivals(sample: ExecutorSample) -> ExecutorSample:
+    # Counters are not read at one instant; what is completed has arrived.
+    return replace(sample, arrived=np.maximum(sample.arrived, sample.completed))
+
+
+def _carried_over(
+    before: ExecutorSample, after: ExecutorSample, new: npt.NDArray[np.bool_]
+) -> ExecutorSample:
+    """The sample before, as if shards that are new here had stood where they stand now: they count from here on."""
+    return replace(
+        before,
+        arrived=np.where(new, after.arrived, before.arrived),
+        completed=np.where(new, after.completed, before.completed),
+        busy_s=np.where(new, after.busy_s, before.busy_s),
+    )
+
+
+def _with_split(before: ExecutorSample, after: ExecutorSample) -> ExecutorSample:
+    """Split latency by the times of epochs where the data plane did not."""
+    epochs, latency_s = after.epochs - before.epochs, after.latency_s
+    if after.waiting_s is not None or epochs <= 0 or latency_s is None or not _is_number(latency_s):
+        return after
+    epoch_s = max(after.epochs_s - before.epochs_s, 0.0) / epochs
+    work_s = min(max(after.longest_task_s - before.longest_task_s, 0.0) / epochs, epoch_s)
+    waiting_s = max(latency_s - epoch_s, 0.0)
+    return replace(after, waiting_s=waiting_s, processing_s=work_s, commit_s=epoch_s - work_s)
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and bool(np.isfinite(value))
+
+
+def _mean(values: list[float | None], weights: list[int]) -> float | None:
+    pairs = [(v, max(w, 1)) for v, w in zip(values, weights, strict=True) if v is not None and np.isfinite(v)]
+    return float(sum(v * w for v, w in pairs) / sum(w for _, w in pairs)) if pairs else None
+
+
+def _or_one(value: float | None) -> float:
+    return 1.0 if value is None else value

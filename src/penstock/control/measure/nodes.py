@@ -1,0 +1,56 @@
+"""Loads of nodes and the need of a new task (Es-Stream III-C and V). Pure functions on estimates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.control.measure.estimate import NodeEstimate, TaskEstimate
+from penstock.control.measure.sample import NodeSample
+
+
+@dataclass(frozen=True)
+class Need:
+    """Shares of what a node was given, by resource."""
+
+    cpu_ratio: float = 0.0
+    memory_ratio: float = 0.0
+    io_ratio: float = 0.0
+
+
+def estimate_nodes(
+    nodes: Mapping[str, NodeSample], idle: Need, speeds: Mapping[str, float]
+) -> dict[str, NodeEstimate]:
+    """Return the load of every node: what its tasks use plus the base b it needs when idle (eq. 4)."""
+    return {
+        name: NodeEstimate(
+            name,
+            node.cores,
+            node.cpu_ratio + idle.cpu_ratio,
+            node.memory_ratio + idle.memory_ratio,
+            node.io_ratio + idle.io_ratio,
+            speeds.get(name, node.speed),
+        )
+        for name, node in nodes.items()
+    }
+
+
+def derive_new_task_need(siblings: Sequence[TaskEstimate]) -> Need:
+    """Return what a new task of an operator will need: the mean of its siblings, by resource (eq. 21)."""
+    k = len(siblings)
+    if k == 0:
+        return Need()
+    return Need(
+        sum(task.cpu_ratio for task in siblings) / k,
+        sum(task.memory_ratio for task in siblings) / k,
+        sum(task.io_ratio for task in siblings) / k,
+    )
+
+
+def find_node_fault(node: NodeSample) -> str | None:
+    """Say what of a node's sample is no number; None where all is."""
+    shares = (node.cpu_ratio, node.memory_ratio, node.io_ratio, node.speed)
+    if all(math.isfinite(share) and share >= 0 for share in shares):
+        return None
+    return f"node {node.name} reports a load or speed that is no number"

@@ -1,0 +1,255 @@
+"""Guards: what stands between a proposal and its being carried out. Pure: facts in, accept or a reason in words out.
+
+Each guard is a function of its own in the table `GUARDS`; the first that refuses is heard. Whoever asks keeps the
+history; nothing is remembered here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.control.plan.plan import ExecutorPlan, Plan, derive_moves
+
+
+@dataclass(frozen=True)
+class Guards:
+    """Settings of the guards. Zero or infinity switches one off."""
+
+    cool_down_s: float = 2.0
+    """Time after an action in which only an urgent one may follow."""
+    hysteresis_s: float = 30.0
+    """Time in which what an action did is not undone, unless it is urgent."""
+    hysteresis_ratio: float = 0.1
+    """A plan that gives cores back must be predicted to stay this far under the bound."""
+    max_moves_in_flight: int = 64
+    """Shards that may be on the move at once; a plan with more is begun only when none is."""
+    max_actions_per_minute: int = 12
+    payback_s: float = 60.0
+    """Time within which the gain of a plan must exceed its cost."""
+    min_gain_ratio: float = 0.05
+    """Share of the latency that a plan which leaves the number of cores as it is must win, while the bound holds."""
+    settle_s: float = 3.0
+    """Time after an action is carried out before latency is compared with what it was."""
+    worse_ratio: float = 0.25
+    """An action after which latency is this much higher is rolled back."""
+    same_load_ratio: float = 0.1
+    """An action is not blamed where the load has risen by more than this since."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action that was begun: what it changed, and what was so before."""
+
+    number: int
+    at_s: float
+    before: Mapping[str, ExecutorPlan]
+    """The executors it names, as they were."""
+    plan: Plan
+    observed_s: float | None
+    """Measured latency when it was decided."""
+    rate_per_s: float
+    predicted_s: float | None = None
+    ended_s: float | None = None
+    """When it was carried out; None while it is not."""
+    rolls_back: int | None = None
+    """Number of the action that it undoes."""
+
+    @property
+    def moves(self) -> int:
+        return count_moves(self.before, self.plan)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a guard may look at."""
+
+    at_s: float
+    plan: Plan
+    current: Mapping[str, ExecutorPlan]
+    bound_s: float
+    guards: Guards = field(default_factory=Guards)
+    urgent: bool = False
+    predicted_s: float | None = None
+    """Latency predicted after the plan."""
+    without_s: float | None = None
+    """Latency without it: as predicted, or else as measured."""
+    cost_s: float = 0.0
+    recent: tuple[Action, ...] = ()
+    """Actions of the last minutes, oldest first."""
+
+    @property
+    def breaks_bound(self) -> bool:
+        return self.without_s is not None and self.without_s > self.bound_s
+
+    @property
+    def freed_cores(self) -> int:
+        """Cores that the plan gives back, less those it takes."""
+        return sum(
+            (self.current[name].k if name in self.current else 0) - then.k
+            for name, then in self.plan.executors.items()
+        )
+
+
+Guard = Callable[[Facts], str | None]
+"""None: accepted."""
+
+
+def guard_moves_in_flight(facts: Facts) -> str | None:
+    """Refuse moves beyond the cap while others go on."""
+    flying = sum(action.moves for action in facts.recent if action.ended_s is None)
+    moves, cap = count_moves(facts.current, facts.plan), facts.guards.max_moves_in_flight
+    if flying and moves and flying + moves > cap:
+        return f"{flying} shards are on the move and {moves} more would pass the cap of {cap}"
+    return None
+
+
+def guard_actions_per_minute(facts: Facts) -> str | None:
+    """Refuse more actions within a minute than the cap, urgent ones too: a storm of them never helps."""
+    done, cap = (
+        sum(facts.at_s - action.at_s < 60 for action in facts.recent),
+        facts.guards.max_actions_per_minute,
+    )
+    return f"{done} actions in the last minute, the cap is {cap}" if done >= cap else None
+
+
+def guard_cool_down(facts: Facts) -> str | None:
+    """Refuse an action too soon after the last one, unless it is urgent."""
+    if facts.urgent or not facts.recent:
+        return None
+    last = facts.recent[-1]
+    left_s = (last.at_s if last.ended_s is None else last.ended_s) + facts.guards.cool_down_s - facts.at_s
+    return f"cooling down after decision {last.number}, {left_s:.1f} s left" if left_s > 1e-9 else None
+
+
+def guard_undoing(facts: Facts) -> str | None:
+    """Refuse to undo what an action did a short while ago, unless it is urgent or adds cores where the bound is broken.
+
+    Undone is a change of an executor's cores in the other direction, or a shard that goes back to the task it was
+    taken from. An action that was rolled back counts with what its roll-back undid: doing it again is refused too.
+    """
+    if facts.urgent or (facts.breaks_bound and facts.freed_cores < 0):
+        return None
+    for action in reversed(facts.recent):
+        if facts.at_s - action.at_s < facts.guards.hysteresis_s and _undoes(facts, action):
+            return f"it would undo decision {action.number} of {facts.at_s - action.at_s:.1f} s ago"
+    return None
+
+
+def guard_margin(facts: Facts) -> str | None:
+    """Refuse to give cores back where the latency is predicted to land close to the bound."""
+    limit_s = (1 - facts.guards.hysteresis_ratio) * facts.bound_s
+    if facts.freed_cores <= 0 or facts.predicted_s is None or facts.predicted_s <= limit_s:
+        return None
+    return (
+        f"with {facts.freed_cores} fewer cores {_ms(facts.predicted_s)} are predicted, "
+        f"more than {_ms(limit_s)} of a bound of {_ms(facts.bound_s)}"
+    )
+
+
+def guard_gain(facts: Facts) -> str | None:
+    """Refuse what costs more than it brings.
+
+    Cores given back bring core-seconds for the time of payback. Anything else brings a lower latency, in
+    row-seconds per row for that time. A plan that mends a broken bound is worth any cost.
+    """
+    if facts.freed_cores > 0:
+        saved = facts.freed_cores * facts.guards.payback_s
+        return (
+            None
+            if saved >= facts.cost_s
+            else f"it saves {saved:.1f} core-seconds and costs {facts.cost_s:.1f}"
+        )
+    if facts.predicted_s is None or facts.without_s is None:
+        return None
+    gain_s = facts.without_s - facts.predicted_s
+    if facts.breaks_bound and gain_s > 0:
+        return None
+    if facts.freed_cores == 0 and gain_s < facts.guards.min_gain_ratio * facts.without_s:
+        return f"it would change {_ms(facts.without_s)} to {_ms(facts.predicted_s)}, too little to act on"
+    if gain_s * facts.guards.payback_s < facts.cost_s:
+        return f"it would win {_ms(gain_s)} a row and costs {facts.cost_s:.3g} s"
+    return None
+
+
+GUARDS: tuple[tuple[str, Guard], ...] = (
+    ("moves in flight", guard_moves_in_flight),
+    ("actions per minute", guard_actions_per_minute),
+    ("cool-down", guard_cool_down),
+    ("hysteresis", guard_undoing),
+    ("margin", guard_margin),
+    ("gain", guard_gain),
+)
+"""Asked in this order."""
+
+_ALWAYS = ("moves in flight", "actions per minute")
+"""Those that hold for a roll-back too."""
+
+
+def resolve(facts: Facts, *, rolls_back: bool = False) -> str | None:
+    """Return why a plan must not be carried out now, in words; None where it may."""
+    for name, guard in GUARDS:
+        if not rolls_back or name in _ALWAYS:
+            reason = guard(facts)
+            if reason is not None:
+                return reason
+    return None
+
+
+def judge(
+    action: Action, observed_s: float | None, rate_per_s: float, bound_s: float, guards: Guards
+) -> str | None:
+    """Say why an action should be rolled back, in words; None where it should stay.
+
+    It must have been carried out, latency must be higher than before by the margin, and the load not. One that
+    promised no lower latency (it gave cores back, say) is only blamed where the bound is broken.
+    """
+    before_s = action.observed_s
+    if action.rolls_back is not None or before_s is None or observed_s is None:
+        return None
+    if observed_s <= before_s * (1 + guards.worse_ratio) or not math.isfinite(guards.worse_ratio):
+        return None
+    if rate_per_s > action.rate_per_s * (1 + guards.same_load_ratio):
+        return None
+    promised = action.predicted_s is not None and action.predicted_s < before_s
+    if not promised and observed_s <= bound_s:
+        return None
+    return f"latency rose from {_ms(before_s)} to {_ms(observed_s)} after decision {action.number}"
+
+
+def plan_back(
+    action: Action, current: Mapping[str, ExecutorPlan], nodes: Mapping[str, object]
+) -> Plan | None:
+    """Return the plan before an action; None where it cannot come back: an executor or a node is gone."""
+    for name, before in action.before.items():
+        if name not in current or not set(before.tasks.values()) <= set(nodes):
+            return None
+    return Plan(executors=dict(action.before)) if action.before else None
+
+
+def count_moves(before: Mapping[str, ExecutorPlan], plan: Plan) -> int:
+    """Return how many shards change their task."""
+    return sum(
+        len(derive_moves(name, before[name], then)) for name, then in plan.executors.items() if name in before
+    )
+
+
+def _undoes(facts: Facts, action: Action) -> bool:
+    for name, then in facts.plan.executors.items():
+        past, did, now = action.before.get(name), action.plan.executors.get(name), facts.current.get(name)
+        if past is None or did is None or now is None:
+            continue
+        if (did.k - past.k) * (then.k - now.k) < 0:
+            return True
+        moved = (did.task_of != past.task_of) & (now.task_of == did.task_of)
+        back = moved & (then.task_of == past.task_of)
+        if then.k == now.k and did.k == past.k and bool(np.any(back)):
+            return True
+    return False
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if math.isfinite(seconds) else "no bound"
