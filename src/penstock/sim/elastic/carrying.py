@@ -69,7 +69,9 @@ class Carrier:
             self._agenda.at(now_s + self._costs.node_start_s, self._add_node)
         begin = self._pause_all(now_s) if plan.global_pause and plan.executors else now_s
         ways = {name: self._begin(name, one, begin) for name, one in plan.executors.items()}
-        end = max([hold.end_s for way in ways.values() for hold in way], default=begin)
+        starting = any(self._placement.executors[name].starting for name in plan.executors)
+        end = begin + (self._costs.task_start_s if starting else 0.0)
+        end = max([end, *(hold.end_s for way in ways.values() for hold in way)])
         if plan.global_pause and plan.executors:
             end += self._costs.sync_s
             ways = {name: [replace(h, start_s=begin, end_s=end) for h in way] for name, way in ways.items()}
@@ -165,8 +167,9 @@ class Carrier:
             for task in set(placed.tasks) - set(one.tasks):
                 del placed.tasks[task]
                 placed.queues.close_lane(task)
-            for task in placed.starting & set(one.tasks):
-                placed.queues.open_lane(task, self._placement.nodes[one.tasks[task]].speed, now_s)
+            for task, node in one.tasks.items():
+                placed.queues.open_lane(task, self._placement.nodes[node].speed, now_s)
+            placed.tasks.update(one.tasks)
             placed.starting.clear()
         for node in plan.release_nodes:
             self._placement.nodes.pop(node, None)

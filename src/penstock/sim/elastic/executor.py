@@ -104,8 +104,6 @@ class ExecutorQueues:
         self._speed[lane] = speed
         if lane not in self.lanes:
             self._free_s[lane] = now_s
-            self.totals.task_busy_s[lane] = 0.0
-            self.totals.task_rows[lane] = 0
             self.lanes.add(lane)
 
     def close_lane(self, lane: int) -> None:
@@ -202,7 +200,7 @@ class ExecutorQueues:
                 self._held.append(rows[:, held])
                 rest &= ~held
         for number, queue in self._long.items():
-            mine = lane == number
+            mine = (lane == number) & rest
             queue.append(rows[:, mine])
             rest &= ~mine
         return rows[:, rest]

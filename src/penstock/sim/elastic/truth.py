@@ -141,6 +141,12 @@ class Truth:
         found: I64 = self._count.sum(axis=0)
         return found
 
+    def completed_by_window(self) -> F64:
+        """Return the rows a second that were completed in each window."""
+        self.flush()
+        found: F64 = self._count.sum(axis=1) / self.sla.window
+        return found
+
     def series(self, q: float = 0.99) -> tuple[F64, F64, F64]:
         """Return by window: its end, the mean latency, and a quantile; NaN where no row was completed."""
         self.flush()
