@@ -68,10 +68,8 @@ def poisson_arrivals(rates_per_s: F64, seconds: float, seed: int = 0, bin_s: flo
     return BinnedArrivals(rng.poisson(rates * bin_s).astype(np.int64), bin_s, seed)
 
 
-def rates_of(
-    function: Callable[[F64], F64], weights: F64, seconds: float, bin_s: float = 1.0
-) -> F64:
+def rates_of(function: Callable[[F64], F64], weights: F64, seconds: float, bin_s: float = 1.0) -> F64:
     """Return rates by bin and shard, from a rate over time and each shard's share of it."""
-    middle = (np.arange(int(np.ceil(seconds / bin_s))) + 0.5) * bin_s
+    middle: F64 = np.arange(0.5, np.ceil(seconds / bin_s)) * bin_s
     found: F64 = function(middle)[:, None] * (weights / weights.sum())[None, :]
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -133,7 +134,9 @@ class Carrier:
             starts[hold.start_s].append(hold)
             ends[hold.end_s].append(hold)
 
-        def when_valid(action: Callable[[list[_Hold], float], None], holds: list[_Hold]) -> Callable[[float], None]:
+        def when_valid(
+            action: Callable[[list[_Hold], float], None], holds: list[_Hold]
+        ) -> Callable[[float], None]:
             return lambda at_s: action(holds, at_s) if placed.treatment == treatment else None
 
         def hold_up(holds: list[_Hold], at_s: float) -> None:
@@ -233,7 +236,7 @@ class Carrier:
             for task in lost:
                 del placed.tasks[task]
                 placed.queues.lose_lane(task, now_s)
-            self._agenda.at(now_s + self._costs.detect_s, lambda at_s, p=placed, t=lost: self._recover(p, t, at_s))  # type: ignore[misc]
+            self._agenda.at(now_s + self._costs.detect_s, partial(self._recover, placed, lost))
         self.usage_changed(now_s)
 
     def _recover(self, placed: Placed, lost: list[int], now_s: float) -> None:
@@ -258,7 +261,7 @@ class Carrier:
         placed.target[homeless] = [shift.task for shift in shifts]
         for shift in shifts:
             hold = self._way(placed.name, shift, start_s)
-            self._agenda.at(hold.end_s, lambda at_s, s=shift: self._arrive(placed, [s], at_s))  # type: ignore[misc]
+            self._agenda.at(hold.end_s, partial(self._arrive, placed, [shift]))
 
 
 def _shards(holds: list[_Hold]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -20,6 +20,7 @@ from penstock.sim.elastic.setting import (
 from penstock.workloads import order_stream
 
 MATCH = "match"
+FOUR_NODES = tuple(SimNode(f"node-{number}", 8) for number in range(4))
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def order_stream_case(
     sla: SLA | None = None,
     costs: Costs | None = None,
     epochs: EpochTiming | None = None,
-    nodes: tuple[SimNode, ...] = tuple(SimNode(f"node-{i}", 8) for i in range(4)),
+    nodes: tuple[SimNode, ...] = FOUR_NODES,
     interval_s: float = 0.1,
 ) -> Case:
     """The order stream of StreamSwitch 6: one operator, (L, T) = (1 s, 1 s), four nodes, δ = 100 ms."""

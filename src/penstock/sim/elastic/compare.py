@@ -89,7 +89,9 @@ def static(tasks: int) -> Contender:
 
 def run(case: Case, contender: Contender, progress: Callable[[float], None] | None = None) -> Result:
     """Run one contender through one case; `progress` is told the simulated time now and then."""
-    sim = Simulation(case.setting(contender.tasks or case.tasks), case.feeds(), case.sla, case.seconds, case.seed)
+    sim = Simulation(
+        case.setting(contender.tasks or case.tasks), case.feeds(), case.sla, case.seconds, case.seed
+    )
     acted, held_back = _drive(sim, case, contender, progress)
     truth = sim.truth[case.operator]
     by_shard = sim.success(case.operator)

@@ -79,7 +79,11 @@ class ExecutorQueues:
         self._free_s: F64 = np.zeros(1)
         shards = operator.shards
         self.totals = Totals(
-            *(np.zeros(shards, np.int64) for _ in range(2)), np.zeros(shards), np.zeros(1), np.zeros(1, np.int64)
+            np.zeros(shards, np.int64),
+            np.zeros(shards, np.int64),
+            np.zeros(shards),
+            np.zeros(1),
+            np.zeros(1, np.int64),
         )
         for lane, speed in speeds.items():
             self.open_lane(lane, speed, 0.0)
@@ -151,9 +155,7 @@ class ExecutorQueues:
         before = self.lane_of.copy()
         self.lane_of[shards] = lane
         self._holding = bool((self.lane_of < 0).any())
-        pool, serving = self._pool(
-            {*before[shards].tolist(), *self.lane_of[shards].tolist()}, before, now_s
-        )
+        pool, serving = self._pool({*before[shards].tolist(), *self.lane_of[shards].tolist()}, before, now_s)
         shard = pool[SHARD].astype(np.int64)
         then = self.lane_of[shard]
         moved = then != before[shard]
@@ -229,7 +231,7 @@ class ExecutorQueues:
         return [Done(rows[:, done], end[done])]
 
     def _advance_epochs(self, timing: EpochTiming, to_s: float) -> list[Done]:
-        found = []
+        found: list[Done] = []
         while True:
             if self._epoch is not None:
                 if self._epoch.end_s > to_s:
@@ -332,8 +334,9 @@ def _sum_before_capped(work: F64, first: I64, length: I64) -> F64:
 def _ends(ready: F64, free_s: F64, first: I64, length: I64) -> F64:
     """Return for each row the largest of what it and those before it in its lane have.
 
-    A row's end is D_n = max(ready_n, D_{n-1}) + s_n, which unrolls to max over j <= n of (ready_j - work before j) + work up
-    to n; the first of a lane also waits for its task. One pass serves all lanes, each lifted above the last.
+    A row's end is D_n = max(ready_n, D_{n-1}) + s_n, which unrolls to the maximum over j <= n of (ready_j - work before j),
+    plus the work up to n; the first of a lane also waits for its task. One pass serves all lanes, each lifted above the
+    one before.
     """
     ready[first] = np.maximum(ready[first], free_s)
     lift = np.repeat(np.arange(len(first)) * (float(ready.max() - ready.min()) + 1.0), length)

@@ -106,7 +106,9 @@ class Placement:
             raise PlanError(f"Executor {name}: the plan does not cover exactly the shards that it has.")
         unknown = set(one.task_of[one.task_of >= 0].tolist()) - set(one.tasks)
         if unknown:
-            raise PlanError(f"Executor {name}: shards are given to task {min(unknown)}, which the plan lacks.")
+            raise PlanError(
+                f"Executor {name}: shards are given to task {min(unknown)}, which the plan lacks."
+            )
 
     def shifts(self, name: str, one: ExecutorPlan) -> list[Shift]:
         """Return what a plan moves."""

@@ -31,22 +31,20 @@ class Truth:
 
     def __init__(self, shards: int, sla: SLA, seconds: float) -> None:
         self.shards, self.sla = shards, sla
-        self._windows = int(np.ceil(seconds / sla.window))
-        self._grow(self._windows)
+        shape = int(np.ceil(seconds / sla.window)), shards
+        self._count: I64 = np.zeros(shape, np.int64)
+        self._sum_s: F64 = np.zeros(shape)
+        self._over: I64 = np.zeros(shape, np.int64)
+        self._oldest_s: F64 = np.full(shape, np.inf)
+        self._classes: I64 = np.zeros((shape[0], _BINS), np.int64)
         self._rows: list[tuple[F64, F64, I64]] = []
         self._buffered = 0
 
     def _grow(self, windows: int) -> None:
-        old = getattr(self, "_count", None)
-        shape = windows, self.shards
-        fresh = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape, np.int64), np.full(shape, np.inf)
-        classes = np.zeros((windows, _BINS), np.int64)
-        if old is not None:
-            for new, kept in zip(fresh, (self._count, self._sum_s, self._over, self._oldest_s), strict=True):
-                new[: len(kept)] = kept
-            classes[: len(self._classes)] = self._classes
-        self._count, self._sum_s, self._over, self._oldest_s = fresh
-        self._classes = classes
+        more = ((0, windows - len(self._count)), (0, 0))
+        self._count, self._over = np.pad(self._count, more), np.pad(self._over, more)
+        self._sum_s, self._classes = np.pad(self._sum_s, more), np.pad(self._classes, more)
+        self._oldest_s = np.pad(self._oldest_s, more, constant_values=np.inf)
 
     def add(self, at_s: F64, done_s: F64, shard: I64) -> None:
         """Note rows: when they arrived and were completed."""
@@ -65,7 +63,11 @@ class Truth:
         low, high = int(window.min()), int(window.max()) + 1
         if high > len(self._count):
             self._grow(max(high, 2 * len(self._count)))
-        cell, cells, shape = (window - low) * self.shards + shard, (high - low) * self.shards, (-1, self.shards)
+        cell, cells, shape = (
+            (window - low) * self.shards + shard,
+            (high - low) * self.shards,
+            (-1, self.shards),
+        )
         self._count[low:high] += np.bincount(cell, minlength=cells).reshape(shape)
         self._sum_s[low:high] += np.bincount(cell, latency, cells).reshape(shape)
         over = latency > self.sla.latency
@@ -98,8 +100,11 @@ class Truth:
                 f"take a multiple of {self.sla.window:g} s or run the simulation with it."
             )
         if not sla.is_mean and sla.latency != self.sla.latency:
-            raise DeclarationError("SLA: a quantile can only be judged at the bound that the simulation ran with.")
-        return self._met(sla, times, int(seconds / sla.window + 1e-9), waiting).mean(axis=0)
+            raise DeclarationError(
+                "SLA: a quantile can only be judged at the bound that the simulation ran with."
+            )
+        found: F64 = self._met(sla, times, int(seconds / sla.window + 1e-9), waiting).mean(axis=0)
+        return found
 
     def _met(self, sla: SLA, times: int, windows: int, waiting: tuple[F64, I64]) -> F64:
         if windows * times > len(self._count):
@@ -153,7 +158,7 @@ class Truth:
         count = self._count.sum(axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = self._sum_s.sum(axis=1) / count
-        ends = (np.arange(len(count)) + 1) * self.sla.window
+        ends: F64 = np.arange(1.0, len(count) + 1) * self.sla.window
         return ends, mean, _quantiles(self._classes, q)
 
 

@@ -32,7 +32,13 @@ SHARDS = 16
 
 
 def start(
-    tasks: int = 4, rate: float = 10.0, *, seconds: float = 60.0, costs: Costs = COSTS, seed: int = 1, **more: object
+    tasks: int = 4,
+    rate: float = 10.0,
+    *,
+    seconds: float = 60.0,
+    costs: Costs = COSTS,
+    seed: int = 1,
+    **more: object,
 ) -> Simulation:
     setting = Setting(
         NODES,
@@ -191,7 +197,9 @@ def test_moves_out_of_one_node_share_its_link() -> None:
 
 
 @pytest.mark.parametrize("epochs", [None, EpochTiming(max_work_s=0.05)])
-def test_the_shards_of_a_lost_node_come_back_on_free_cores_with_nothing_lost(epochs: EpochTiming | None) -> None:
+def test_the_shards_of_a_lost_node_come_back_on_free_cores_with_nothing_lost(
+    epochs: EpochTiming | None,
+) -> None:
     sim = start(disturbances=(NodeLost(20.0, "a"),), epochs=epochs)
     sim.advance(20.1)
     assert set(sim.sample().nodes) == {"b"}

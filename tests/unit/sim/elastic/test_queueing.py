@@ -27,7 +27,12 @@ MU = 100.0
 
 
 def simulate(
-    rates: F64, seconds: float, service: str = FIXED, tasks: int = 1, epochs: EpochTiming | None = None, seed: int = 1
+    rates: F64,
+    seconds: float,
+    service: str = FIXED,
+    tasks: int = 1,
+    epochs: EpochTiming | None = None,
+    seed: int = 1,
 ) -> Simulation:
     shards = len(rates)
     setting = Setting(
@@ -75,7 +80,10 @@ def test_an_epoch_under_light_load_costs_one_and_a_half_times_its_length() -> No
     # Rows wait half an epoch on average for the next to begin: the c of the epoch model.
     timing = EpochTiming(o0_s=0.05, o1_s=0.0, o2_s=0.0)
     setting = Setting(
-        NODES, (SimOperator("op", 4, 1e5),), {"op": SimExecutor("op", spread_evenly(4, NODES, 2))}, epochs=timing
+        NODES,
+        (SimOperator("op", 4, 1e5),),
+        {"op": SimExecutor("op", spread_evenly(4, NODES, 2))},
+        epochs=timing,
     )
     sim = Simulation(setting, {"op": poisson_arrivals(np.full(4, 200.0), 60.0)}, SLA(1.0), 60.0)
     sim.advance(60.0)
