@@ -152,15 +152,25 @@ def spread_evenly(shards: int, nodes: tuple[SimNode, ...], tasks: int) -> Execut
     Raises:
         DeclarationError: there are fewer cores than tasks.
     """
-    free = {node.name: node.cores for node in nodes}
-    placed: dict[int, str] = {}
-    while len(placed) < tasks:
-        names = [name for name, cores in free.items() if cores > 0]
-        if not names:
-            raise DeclarationError(
-                f"{tasks} tasks were asked for, but the nodes have {sum(n.cores for n in nodes)} cores."
-            )
-        for name in names[: tasks - len(placed)]:
-            placed[len(placed)] = name
-            free[name] -= 1
-    return ExecutorPlan(placed, (np.arange(shards) % tasks).astype(np.int32))
+    return spread_over({"": shards}, nodes, {"": tasks})[""]
+
+
+def spread_over(
+    shards: Mapping[str, int], nodes: tuple[SimNode, ...], tasks: Mapping[str, int]
+) -> dict[str, ExecutorPlan]:
+    """Place the tasks of several executors on nodes in turn, and deal each one's shards to its tasks in turn.
+
+    Raises:
+        DeclarationError: there are fewer cores than tasks.
+    """
+    places = [node.name for core in range(max(n.cores for n in nodes)) for node in nodes if core < node.cores]
+    if len(places) < sum(tasks.values()):
+        raise DeclarationError(
+            f"{sum(tasks.values())} tasks were asked for, but the nodes have {len(places)} cores."
+        )
+    found, used = {}, 0
+    for name, count in tasks.items():
+        placed = dict(enumerate(places[used : used + count]))
+        found[name] = ExecutorPlan(placed, (np.arange(shards[name]) % count).astype(np.int32))
+        used += count
+    return found

@@ -263,5 +263,5 @@ def test_rows_and_shards_are_conserved_under_any_plans(data: st.DataObject) -> N
         pause = data.draw(st.booleans())
         if not sim.sample().treating:
             sim.apply(Plan({"op": ExecutorPlan(tasks, np.array(task_of, np.int32))}, global_pause=pause))
-    finish_and_count(sim, 15.0)
+    finish_and_count(sim, 30.0)
     assert not sim.sample().treating
