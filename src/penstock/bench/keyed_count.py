@@ -21,7 +21,7 @@ from penstock.bench.machine import describe, hold_to_cores
 from penstock.bench.matching import bare_loop
 from penstock.bench.matching_ours import MAX_EPOCH_S, match_rate
 from penstock.bench.ours import Held
-from penstock.bench.result import BenchResult
+from penstock.bench.result import BenchResult, UnknownPart
 from penstock.bench.spark_baseline import BATCH_ROWS, STEADY_PER_S, Baseline, Effort, short
 from penstock.bench.spark_figures import Chosen, of_batches
 from penstock.bench.spark_process import SparkPeer, check_installed
@@ -345,10 +345,6 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 WITHOUT_SPARK = {"matching", "driver", "ingest"}
 """Parts that run nothing on plain Spark."""
-
-
-class UnknownPart(Exception):
-    """A part was asked for that does not exist; the message names those that do."""
 
 
 def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:

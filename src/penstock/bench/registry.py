@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.bench.result import BenchResult
+from penstock.bench.result import BenchResult, UnknownPart
 from penstock.bench.targets import ratio_table
 
 Run = Callable[[BenchResult, bool, "list[str] | None"], list[str]]
@@ -17,11 +17,11 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
 
     Returns 0 when every name is there, 1 when some are missing, 2 when there is no such bench or part.
     """
-    from penstock.bench.keyed_count import UnknownPart
     from penstock.bench.keyed_count import run as keyed_count
     from penstock.bench.machine import versions
+    from penstock.bench.models import run as models
 
-    benches: dict[str, Run] = {"keyed-count": keyed_count}
+    benches: dict[str, Run] = {"keyed-count": keyed_count, "models": models}
     if name not in benches:
         print(f"there is no bench {name!r}; there is {', '.join(benches)}", file=sys.stderr)
         return 2

@@ -16,6 +16,10 @@ from statistics import median
 from typing import Any
 
 
+class UnknownPart(Exception):
+    """A part of a bench was asked for that does not exist; the message names those that do."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """A measured figure: the median of its samples, the lowest and the highest."""

@@ -143,6 +143,24 @@ def doctor(
 
 
 @app.command()
+def replay(
+    journal: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="a journal of decisions, as a query wrote it")
+    ],
+    policy: Annotated[
+        str | None, typer.Option(help="decide by this one; the recorded one by default")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+    ] = None,
+) -> None:
+    """Decide a recorded run again and print where decisions differ; exit code 1 if any does."""
+    from penstock.cli.replay import run_replay
+
+    raise typer.Exit(run_replay(journal, policy, json))
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)

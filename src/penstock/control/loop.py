@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from penstock.control.apply.actuator import Actuator, Ticket
+from penstock.control.apply.actuator import Actuator
 from penstock.control.apply.journal import Decision, Inputs, Journal
+from penstock.control.apply.past import Beginning, Past
 from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.estimating import Measurer
 from penstock.control.measure.observed import derive_observed_s
 from penstock.control.measure.sample import Sample
-from penstock.control.plan.guards import Action, Facts, Guards, judge, plan_back, resolve
+from penstock.control.plan.guards import Facts, Guards, resolve
 from penstock.control.policy.protocol import Limits, Policy, Proposal
 from penstock.control.sla import SLA
 from penstock.errors import PlanError
 
-_KEEP_S = 600.0
-"""Actions older than this are no longer looked at by guards."""
-
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A proposal, whose it is, and what it would undo."""
+    """A proposal, and the decision that it would undo."""
 
     proposal: Proposal
     rolls_back: int | None = None
@@ -49,20 +47,16 @@ class ControlLoop:
     ) -> None:
         self.measurer, self.policy, self.sla, self.limits = measurer, policy, sla, limits
         self.guards, self.actuator, self.journal = guards, actuator, journal
-        self._actions: list[Action] = []
-        self._tickets: dict[int, Ticket] = {}
-        self._unjudged: list[int] = []
-        self._unobserved: int | None = None
+        self._past = Past(actuator, journal)
 
     def turn(self, sample: Sample) -> Decision:
         """Take one sample and decide; a plan that passes the guards is handed to the actuator."""
         now = self.measurer.measure(sample, self.sla.window)
-        self._follow_up(now)
-        wanted = self._judge_past(now) or _Wanted(self._propose(now))
+        for failure in self._past.follow_up(now, self.sla):
+            self.policy.note_failure(failure)
+        wanted = self._regret(now) or _Wanted(self._propose(now))
         refused = self._ask_guards(now, wanted)
-        decision = self._apply(now, wanted, refused)
-        self._forget(now.at_s)
-        return decision
+        return self._apply(now, wanted, refused)
 
     def use(self, policy: Policy) -> None:
         """Decide by another policy from the next turn on; actions under way are followed up all the same."""
@@ -71,6 +65,15 @@ class ControlLoop:
     def change_sla(self, sla: SLA) -> None:
         """Hold another bound from the next turn on."""
         self.sla = sla
+
+    def _regret(self, now: Estimate) -> _Wanted | None:
+        found = self._past.find_regret(now, self.sla, self.guards)
+        if found is None:
+            return None
+        action, reason, plan = found
+        self.policy.note_failure(reason)
+        words = f"rolled back to the plan before decision {action.number}"
+        return _Wanted(Proposal(plan, reason, words, urgent=True), action.number)
 
     def _propose(self, now: Estimate) -> Proposal:
         if now.invalid is not None:
@@ -92,116 +95,38 @@ class ControlLoop:
             self.guards,
             proposal.urgent,
             proposal.predicted_s,
-            _without_s(proposal, derive_observed_s(now, self.sla)),
-            next((option.cost_s for option in proposal.options if option.action == proposal.action), 0.0),
-            tuple(self._actions),
+            next((one.predicted_s for one in proposal.options if one.action.startswith("no change")), None),
+            derive_observed_s(now, self.sla),
+            next((one.cost_s for one in proposal.options if one.action == proposal.action), 0.0),
+            self._past.recent,
         )
         return resolve(facts, rolls_back=wanted.rolls_back is not None)
 
     def _apply(self, now: Estimate, wanted: _Wanted, refused: str | None) -> Decision:
-        proposal, ticket = wanted.proposal, None
-        before = self.actuator.current() if proposal.plan is not None else {}
-        if proposal.plan is not None and refused is None:
+        proposal, plan, ticket = wanted.proposal, wanted.proposal.plan, None
+        before = self.actuator.current() if plan is not None else {}
+        if plan is not None and refused is None:
             try:
-                ticket = self.actuator.apply(proposal.plan)
+                ticket = self.actuator.apply(plan)
             except PlanError as error:
                 refused = str(error)
+        decision = self.journal.add(
+            self._describe(now, proposal, ticket is not None, refused),
+            Inputs(now, self.sla, self.limits, plan, wanted.rolls_back),
+        )
         if refused is not None:
             self.policy.note_failure(refused)
-        decision = self.journal.add(
-            Decision(
-                0,
-                now.at_s,
-                self.policy.name,
-                proposal.symptom,
-                proposal.action,
-                ticket is not None,
-                refused,
-                proposal.options,
-                proposal.predicted_s,
-                str(proposal.details.get("model", self.policy.name)),
-            ),
-            Inputs(now, self.sla, self.limits, proposal.plan, wanted.rolls_back),
-        )
-        if ticket is not None and proposal.plan is not None:
-            self._tickets[decision.number] = ticket
-            self._actions.append(
-                Action(
-                    decision.number,
-                    now.at_s,
-                    {name: before[name] for name in proposal.plan.executors if name in before},
-                    proposal.plan,
-                    derive_observed_s(now, self.sla),
-                    _rate(now),
-                    proposal.predicted_s,
-                    rolls_back=wanted.rolls_back,
-                )
-            )
-        elif proposal.predicted_s is not None and refused is None:
-            self._unobserved = decision.number
+        elif plan is not None and ticket is not None:
+            named = {name: before[name] for name in plan.executors if name in before}
+            details = Beginning(named, proposal.predicted_s, wanted.rolls_back, self.guards.settle_s)
+            self._past.begin(decision.number, now, plan, ticket, details)
+        elif proposal.predicted_s is not None:
+            self._past.expect(decision.number)
         return decision
 
-    def _follow_up(self, now: Estimate) -> None:
-        """Ask what came of plans under way, and note what was predicted for this turn beside what is measured."""
-        if self._unobserved is not None and now.invalid is None:
-            observed_s = derive_observed_s(now, self.sla)
-            if observed_s is not None:
-                self.journal.note_observed(self._unobserved, observed_s)
-            self._unobserved = None
-        for number, ticket in list(self._tickets.items()):
-            outcome = self.actuator.status(ticket)
-            if outcome is not None:
-                del self._tickets[number]
-                self.journal.note_outcome(number, outcome)
-                self._end(number, now.at_s)
-                if outcome.ok:
-                    self._unjudged.append(number)
-                else:
-                    self.policy.note_failure(outcome.reason)
-
-    def _end(self, number: int, at_s: float) -> None:
-        self._actions = [replace(one, ended_s=at_s) if one.number == number else one for one in self._actions]
-
-    def _judge_past(self, now: Estimate) -> _Wanted | None:
-        """Compare latency with what it was before actions that have settled; propose to undo the last bad one, once."""
-        if now.invalid is not None:
-            return None
-        observed_s, wanted = derive_observed_s(now, self.sla), None
-        for action in [one for one in self._actions if one.number in self._unjudged]:
-            if action.ended_s is None or now.at_s - action.ended_s < self.guards.settle_s:
-                continue
-            self._unjudged.remove(action.number)
-            if observed_s is not None:
-                self.journal.note_observed(action.number, observed_s)
-            reason = judge(action, observed_s, _rate(now), self.sla.latency, self.guards)
-            if reason is not None and action is self._actions[-1]:
-                wanted = self._roll_back(now, action, reason)
-        return wanted
-
-    def _roll_back(self, now: Estimate, action: Action, reason: str) -> _Wanted | None:
-        plan = plan_back(action, self.actuator.current(), now.nodes)
-        if plan is None:
-            return None
-        self.policy.note_failure(reason)
-        return _Wanted(
-            Proposal(plan, reason, f"rolled back to the plan before decision {action.number}", urgent=True),
-            action.number,
-        )
-
-    def _forget(self, at_s: float) -> None:
-        self._actions = [
-            one for one in self._actions if one.number in self._tickets or at_s - one.at_s < _KEEP_S
-        ]
-        self._unjudged = [
-            number for number in self._unjudged if number in {one.number for one in self._actions}
-        ]
-
-
-def _without_s(proposal: Proposal, observed_s: float | None) -> float | None:
-    """Latency if nothing is done: as the policy predicts it, or else as it is."""
-    said = [option.predicted_s for option in proposal.options if option.action.startswith("no change")]
-    return said[0] if said else observed_s
-
-
-def _rate(now: Estimate) -> float:
-    return sum(executor.rate_per_s for executor in now.executors.values())
+    def _describe(self, now: Estimate, proposal: Proposal, acted: bool, refused: str | None) -> Decision:
+        model = str(proposal.details.get("model", self.policy.name))
+        return Decision(
+            0, now.at_s, self.policy.name, proposal.symptom, proposal.action, acted, refused, proposal.options,
+            proposal.predicted_s, model,
+        )  # fmt: skip

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from penstock.bench import keyed_count, registry
-from penstock.bench.keyed_count import PARTS, AggregateRound, Bench, Plan, UnknownPart
+from penstock.bench.keyed_count import PARTS, AggregateRound, Bench, Plan
 from penstock.bench.ours import Held
-from penstock.bench.result import BenchResult
+from penstock.bench.result import BenchResult, UnknownPart
 from penstock.bench.spark_process import SparkPeer
 from penstock.bench.targets import NAMES
 

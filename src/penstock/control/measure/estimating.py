@@ -59,6 +59,8 @@ class Measurer:
         nodes = [fault for node in sample.nodes.values() if (fault := find_node_fault(node))]
         speeds = self._speeds.estimate({} if nodes else sample.nodes)
         reasons = nodes + self._take_executors(sample, speeds)
+        if not reasons and not self._executors:
+            reasons = ["the sample has no executor"]
         edges, sources = self._derive_rates(sample)
         window_s = self.settings.window_s if window_s is None else window_s
         self._estimate = Estimate(
@@ -114,15 +116,16 @@ class Measurer:
         reasons = [
             reason
             for name, one in sample.executors.items()
-            if (reason := self._take(name, one, sample.at_s, speeds)) is not None
+            if (reason := self._take(name, one, sample, speeds)) is not None
         ]
         for name in [name for name in self._executors if name not in sample.executors]:
             reasons += self._miss(name, sample.at_s, f"there is no sample of {name}")
         return reasons
 
     def _take(
-        self, name: str, sample: ExecutorSample, at_s: float, speeds: Mapping[str, float]
+        self, name: str, sample: ExecutorSample, whole: Sample, speeds: Mapping[str, float]
     ) -> str | None:
+        at_s = whole.at_s
         fault = find_fault(name, sample)
         if fault is not None:
             return "; ".join(self._miss(name, at_s, fault)) or fault
@@ -135,7 +138,10 @@ class Measurer:
             self._executors[name] = known.restart(at_s, sample, self.settings.smoothing)
             return f"the counters of {name} began again"
         self._speeds.update(known.sample, sample)
-        known.take(at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit)
+        known.take(
+            at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit,
+            is_first=all(origin in whole.sources for origin, to in whole.edges if to == sample.operator),
+        )  # fmt: skip
         if known.service.service_per_s is None and sample.arrived.any():
             return f"no row of {name} has been completed yet"
         return None
@@ -151,11 +157,11 @@ class Measurer:
         return [reason]
 
     def _inherit(self, known: ExecutorMeasure, sample: ExecutorSample) -> Inherited | None:
-        """What other executors of the operator knew about shards that are new here."""
+        """What is known about shards that are new here: from when they were here before, or from another executor."""
         new = (known.sample.task_of < 0) & (sample.task_of >= 0)
         if not new.any() or self._estimate is None:
             return None
-        per_s, row_s = np.zeros(len(new)), known.derive_row_s(self.settings.unknown_service_per_s)
+        per_s, row_s = known.known_per_s.copy(), known.derive_row_s(self.settings.unknown_service_per_s)
         for name, other in self._estimate.executors.items():
             if other.operator == sample.operator and name != known.name and len(other.task_of) == len(new):
                 had = new & (other.task_of >= 0)

@@ -19,8 +19,9 @@ from penstock.control.measure.service import EWMA, ServiceRates
 from penstock.control.measure.smoothing import Smoothing
 from penstock.control.measure.tracing import ShardTrace
 
-EpochFit = Callable[[str, ExecutorSample, ExecutorSample], EpochCosts | None]
-"""(executor, sample before, sample after) -> the coefficients fitted so far; None while there are none."""
+EpochFit = Callable[[str, ExecutorSample, ExecutorSample, float | None], EpochCosts | None]
+"""(executor, sample before, sample after, mean latency at the executor in between) -> the coefficients fitted so far;
+None while there are none."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class ExecutorMeasure:
         self._measured: deque[tuple[float, int, ExecutorSample]] = deque()
         shards = len(sample.task_of)
         self._arrival_per_s = np.zeros(shards)
+        self.known_per_s = np.zeros(shards)
+        """Rate of every shard when it was last here."""
         self._bytes_per_s = np.zeros(2)
         self._shard_rows, self._shard_s = np.zeros(shards), np.zeros(shards)
         self._epoch = EpochCosts()
@@ -66,8 +69,11 @@ class ExecutorMeasure:
         inherited: Inherited | None,
         missed_s: tuple[float, ...],
         fit: EpochFit | None,
+        *,
+        is_first: bool = True,
     ) -> None:
-        """Take the next sample; `missed_s` are the moments since the last one at which there was none."""
+        """Take the next sample; `missed_s` are the moments since the last one at which there was none, and
+        `is_first` says whether it is fed by sources alone, so that its rows' latency is its own."""
         sample, before, elapsed_s = _with_arrivals(sample), self.sample, at_s - self.at_s
         new = (before.task_of < 0) & (sample.task_of >= 0)
         if new.any():
@@ -78,7 +84,10 @@ class ExecutorMeasure:
         self._weigh_shards(before, sample, speeds)
         self._remember_measured(at_s, before, sample)
         if fit is not None and sample.epochs > before.epochs:
-            self._epoch = fit(self.name, before, sample) or self._epoch
+            latency_s = sample.latency_s if is_first else None
+            if latency_s is None or not np.isfinite(latency_s):
+                latency_s = self._trace.derive_mean_s()
+            self._epoch = fit(self.name, before, sample, latency_s) or self._epoch
         self.sample, self.at_s = sample, at_s
         self.intervals += 1
 
@@ -117,7 +126,9 @@ class ExecutorMeasure:
             self._arrival_per_s = self._arrivals.add(per_s, end_s - last_s)
             self._bytes_per_s = self._bytes.add(np.maximum(bytes_per_s, 0.0), end_s - last_s)
             last_s = end_s
-        self._arrival_per_s[after.task_of < 0] = 0.0
+        held = after.task_of >= 0
+        self._arrival_per_s[~held] = 0.0
+        self.known_per_s[held] = self._arrival_per_s[held]
         self._dispersion.add(float(arrived.sum()) / elapsed_s, elapsed_s)
 
     def _weigh_shards(

@@ -67,8 +67,7 @@ class ServiceRates:
             self._dispersion.setdefault(task.index, Dispersion()).add(useful_s / rows, rows)
             rate = rows / useful_s
             if held is None or held.borrowed:
-                before = held.useful_ratio if held is not None else useful_s / elapsed_s
-                held = self._tasks[task.index] = _Task(task.node, rate, False, before)
+                held = self._tasks[task.index] = _Task(task.node, rate, False, useful_s / elapsed_s)
             else:
                 held.service_per_s += EWMA * (rate - held.service_per_s)
         if held is not None:
@@ -161,9 +160,10 @@ def _mean(weighted: Iterable[tuple[float, float]]) -> float:
 
 
 def _work(before: TaskSample | None, after: TaskSample) -> tuple[int, float]:
-    """Rows and useful time of a task in one interval; one that is new, or whose totals fell, began at zero."""
+    """Rows and useful time of a task in one interval; one that is new here, or began again, says nothing yet: its totals
+    may be of an earlier task with that index."""
     if before is None or after.rows < before.rows or after.busy_s < before.busy_s:
-        return after.rows, after.busy_s
+        return 0, 0.0
     return after.rows - before.rows, after.busy_s - before.busy_s
 
 

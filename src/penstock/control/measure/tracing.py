@@ -76,6 +76,12 @@ class ShardTrace:
         traced = np.divide(total_s, rows, out=np.full(len(rows), np.nan), where=rows > 0)
         return np.where(rows > 0, traced, self._derive_age_s(now_s))
 
+    def derive_mean_s(self) -> float | None:
+        """Return the mean over all rows completed in the last slot; None where there were none."""
+        if not self._recent or not (rows := int(self._recent[-1].rows.sum())):
+            return None
+        return float(self._recent[-1].latency_s.sum() / rows)
+
     def _derive_age_s(self, now_s: float) -> F64:
         waiting = np.stack(self._arrived) > self._completed
         oldest_s = np.asarray(self._ends_s)[waiting.argmax(axis=0)]
@@ -89,6 +95,6 @@ class ShardTrace:
             done += 1
         del self._ends_s[:done], self._arrived[:done]
         if len(self._ends_s) > self._max_slots:
-            # Old slots are joined two by two: their resolution halves, nothing is lost.
+            # Old slots are joined two by two: they become longer, and the first one stays where it is.
             half = self._max_slots // 2
-            del self._ends_s[0:half:2], self._arrived[0:half:2]
+            del self._ends_s[1:half:2], self._arrived[1:half:2]

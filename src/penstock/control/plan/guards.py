@@ -34,8 +34,12 @@ class Guards:
     """Share of the latency that a plan which leaves the number of cores as it is must win, while the bound holds."""
     settle_s: float = 3.0
     """Time after an action is carried out before latency is compared with what it was."""
+    blame_s: float = 30.0
+    """Time after an action is carried out in which it may be rolled back."""
     worse_ratio: float = 0.25
     """An action after which latency is this much higher is rolled back."""
+    worse_from_ratio: float = 0.5
+    """Share of the bound under which no action is blamed: there is room, and small latencies are mostly noise."""
     same_load_ratio: float = 0.1
     """An action is not blamed where the load has risen by more than this since."""
 
@@ -76,14 +80,16 @@ class Facts:
     predicted_s: float | None = None
     """Latency predicted after the plan."""
     without_s: float | None = None
-    """Latency without it: as predicted, or else as measured."""
+    """Latency predicted by the same model if nothing is done."""
+    observed_s: float | None = None
+    """Latency as measured."""
     cost_s: float = 0.0
     recent: tuple[Action, ...] = ()
     """Actions of the last minutes, oldest first."""
 
     @property
     def breaks_bound(self) -> bool:
-        return self.without_s is not None and self.without_s > self.bound_s
+        return any(one is not None and one > self.bound_s for one in (self.without_s, self.observed_s))
 
     @property
     def freed_cores(self) -> int:
@@ -142,7 +148,9 @@ def guard_undoing(facts: Facts) -> str | None:
 def guard_margin(facts: Facts) -> str | None:
     """Refuse to give cores back where the latency is predicted to land close to the bound."""
     limit_s = (1 - facts.guards.hysteresis_ratio) * facts.bound_s
-    if facts.freed_cores <= 0 or facts.predicted_s is None or facts.predicted_s <= limit_s:
+    if facts.freed_cores <= 0 or facts.guards.hysteresis_ratio <= 0:
+        return None
+    if facts.predicted_s is None or facts.predicted_s <= limit_s:
         return None
     return (
         f"with {facts.freed_cores} fewer cores {_ms(facts.predicted_s)} are predicted, "
@@ -154,8 +162,11 @@ def guard_gain(facts: Facts) -> str | None:
     """Refuse what costs more than it brings.
 
     Cores given back bring core-seconds for the time of payback. Anything else brings a lower latency, in
-    row-seconds per row for that time. A plan that mends a broken bound is worth any cost.
+    row-seconds per row for that time; predictions are compared with predictions, as no model is free of bias. Where
+    the bound is broken, more cores are worth any cost, and so is any gain.
     """
+    if not math.isfinite(facts.guards.payback_s) or (facts.breaks_bound and facts.freed_cores < 0):
+        return None
     if facts.freed_cores > 0:
         saved = facts.freed_cores * facts.guards.payback_s
         return (
@@ -204,13 +215,16 @@ def judge(
 ) -> str | None:
     """Say why an action should be rolled back, in words; None where it should stay.
 
-    It must have been carried out, latency must be higher than before by the margin, and the load not. One that
+    Latency must be higher than before by the margin and no longer far under the bound, and the load not higher. One that
     promised no lower latency (it gave cores back, say) is only blamed where the bound is broken.
     """
     before_s = action.observed_s
-    if action.rolls_back is not None or before_s is None or observed_s is None:
+    if action.rolls_back is not None or not math.isfinite(guards.worse_ratio):
         return None
-    if observed_s <= before_s * (1 + guards.worse_ratio) or not math.isfinite(guards.worse_ratio):
+    if before_s is None or observed_s is None:
+        return None
+    limit_s = max(before_s * (1 + guards.worse_ratio), bound_s * guards.worse_from_ratio)
+    if observed_s <= limit_s:
         return None
     if rate_per_s > action.rate_per_s * (1 + guards.same_load_ratio):
         return None

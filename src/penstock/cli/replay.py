@@ -1,0 +1,37 @@
+"""`penstock replay`: a recorded run decided again by any policy. Reads the journal; changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.output import FOUND, USAGE, answer, end_with, one_line_errors
+from penstock.control.apply.journal import read_entries
+from penstock.control.policy.registry import make_policy
+from penstock.control.replay import Replay, replay
+
+
+def run_replay(journal: Path, policy: str | None, json: str | None) -> int:
+    """Print where decisions differ from the recorded ones; return 1 if any does."""
+    with one_line_errors():
+        entries = read_entries(journal.read_bytes().splitlines())
+        if not entries:
+            end_with(f"{journal} holds no decision.", USAGE)
+        found = replay(entries, make_policy(policy or entries[-1].decision.policy))
+        answer(found, json, lambda console: _show(console, found))
+    return FOUND if found.differences else 0
+
+
+def _show(console: Console, found: Replay) -> None:
+    if found.differences:
+        table = Table("decision", "at", "recorded", "decided again", box=None, header_style="")
+        for one in found.differences:
+            table.add_row(str(one.number), f"{one.at_s:.1f} s", one.recorded, one.decided)
+        console.print(table)
+    console.print(
+        f"{found.policy}: {found.decided} decided again, {len(found.differences)} differ; "
+        f"{found.actions_recorded} actions recorded, {found.actions_decided} now; {found.skipped} skipped",
+        highlight=False,
+    )

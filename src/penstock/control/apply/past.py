@@ -1,0 +1,136 @@
+"""What the loop remembers of its own actions: which go on, what came of them, and whether latency got worse.
+
+It asks the actuator what became of plans and tells the journal; it decides nothing but whether to propose a roll-back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from penstock.control.apply.actuator import Actuator, Ticket
+from penstock.control.apply.journal import Journal
+from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.observed import derive_observed_s
+from penstock.control.plan.guards import Action, Guards, judge, plan_back
+from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.control.sla import SLA
+
+_KEEP_S = 600.0
+"""Actions older than this are no longer looked at by guards."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What is known of an action when it begins."""
+
+    before: Mapping[str, ExecutorPlan]
+    predicted_s: float | None
+    rolls_back: int | None
+    settle_s: float
+
+
+class Past:
+    """The actions of a loop and the latencies around them."""
+
+    def __init__(self, actuator: Actuator, journal: Journal) -> None:
+        self._actuator, self._journal = actuator, journal
+        self._actions: list[Action] = []
+        self._tickets: dict[int, Ticket] = {}
+        self._unsettled: set[int] = set()
+        self._unjudged: set[int] = set()
+        self._observed: deque[tuple[float, float]] = deque(maxlen=1000)
+        self._unobserved: int | None = None
+
+    @property
+    def recent(self) -> tuple[Action, ...]:
+        """Actions of the last minutes, oldest first."""
+        return tuple(self._actions)
+
+    def begin(self, number: int, now: Estimate, plan: Plan, ticket: Ticket, details: Beginning) -> None:
+        """Note that a plan was handed to the actuator."""
+        self._tickets[number] = ticket
+        self._actions.append(
+            Action(
+                number,
+                now.at_s,
+                details.before,
+                plan,
+                self._typical_s(now.at_s - details.settle_s),
+                rate_of(now),
+                details.predicted_s,
+                rolls_back=details.rolls_back,
+            )
+        )
+
+    def expect(self, number: int) -> None:
+        """Note that a decision without a plan predicted the latency of the next turn."""
+        self._unobserved = number
+
+    def follow_up(self, now: Estimate, sla: SLA) -> list[str]:
+        """Take in what came of plans under way, and what is measured; return why plans failed."""
+        observed_s = derive_observed_s(now, sla) if now.invalid is None else None
+        if observed_s is not None:
+            self._observed.append((now.at_s, observed_s))
+            if self._unobserved is not None:
+                self._journal.note_observed(self._unobserved, observed_s)
+        self._unobserved = None
+        failures = []
+        for number, ticket in list(self._tickets.items()):
+            outcome = self._actuator.status(ticket)
+            if outcome is not None:
+                del self._tickets[number]
+                self._journal.note_outcome(number, outcome)
+                self._end(number, now.at_s)
+                if outcome.ok:
+                    self._unsettled.add(number)
+                    self._unjudged.add(number)
+                else:
+                    failures.append(outcome.reason)
+        self._forget(now.at_s)
+        return failures
+
+    def find_regret(self, now: Estimate, sla: SLA, guards: Guards) -> tuple[Action, str, Plan] | None:
+        """Return the last action, the reason and the plan before it, if latency got worse after it.
+
+        An action is watched from when it has settled, for a time; it is named at most once.
+        """
+        if now.invalid is not None:
+            return None
+        observed_s = self._typical_s(now.at_s - guards.settle_s / 2)
+        for action in [one for one in self._actions if one.number in self._unjudged]:
+            age_s = now.at_s - (now.at_s if action.ended_s is None else action.ended_s)
+            if age_s < guards.settle_s or observed_s is None:
+                continue
+            if action.number in self._unsettled:
+                self._unsettled.discard(action.number)
+                self._journal.note_observed(action.number, observed_s)
+            reason = judge(action, observed_s, rate_of(now), sla.latency, guards)
+            if reason is not None or age_s >= guards.blame_s:
+                self._unjudged.discard(action.number)
+            if reason is not None and action is self._actions[-1]:
+                plan = plan_back(action, self._actuator.current(), now.nodes)
+                return (action, reason, plan) if plan is not None else None
+        return None
+
+    def _typical_s(self, since_s: float) -> float | None:
+        recent = [latency_s for at_s, latency_s in self._observed if at_s >= since_s]
+        return median(recent) if recent else None
+
+    def _end(self, number: int, at_s: float) -> None:
+        self._actions = [replace(one, ended_s=at_s) if one.number == number else one for one in self._actions]
+
+    def _forget(self, at_s: float) -> None:
+        self._actions = [
+            one for one in self._actions if one.number in self._tickets or at_s - one.at_s < _KEEP_S
+        ]
+        kept = {one.number for one in self._actions}
+        self._unsettled &= kept
+        self._unjudged &= kept
+
+
+def rate_of(now: Estimate) -> float:
+    """Return the rows a second that all executors together take in."""
+    return sum(executor.rate_per_s for executor in now.executors.values())

@@ -1,0 +1,93 @@
+"""`penstock replay`: a journal decided again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.control.fake_plane import FakePlane
+from typer.testing import CliRunner, Result
+
+from penstock.cli.main import app
+from penstock.control.apply.journal import Journal
+from penstock.control.loop import ControlLoop
+from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimating import Measurer
+from penstock.control.plan.guards import Guards
+from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.control.policy import registry
+from penstock.control.policy.protocol import Limits, Proposal
+from penstock.control.sla import SLA
+
+
+class Gather:
+    """Wants all shards on one task as soon as more than `over` rows a second arrive."""
+
+    def __init__(self, name: str = "gather", over: float = 0.0) -> None:
+        self.name, self.over = name, over
+
+    def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        match = now.executors["match"]
+        if match.rate_per_s <= self.over or not match.task_of.any():
+            return Proposal(None, f"{match.rate_per_s:.0f} rows/s", "no change")
+        then = ExecutorPlan({0: "n1"}, match.task_of * 0)
+        return Proposal(Plan({"match": then}), "two tasks where one would do", "moved all shards to task 0")
+
+    def note_failure(self, reason: str) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def policies() -> Iterator[None]:
+    registry.register("gather", Gather)
+    registry.register("never", lambda: Gather("never", 1e9))
+    yield
+    registry.unregister("gather")
+    registry.unregister("never")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal.jsonl"
+    lines: list[bytes] = []
+    plane = FakePlane([20.0, 20.0])
+    loop = ControlLoop(
+        Measurer(), Gather(), SLA(0.5), Limits(4), Guards(), plane, Journal(write=lines.append)
+    )
+    for _ in range(6):
+        loop.turn(plane.step())
+    loop.journal.close_run()
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+def penstock(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["replay", *map(str, arguments)])
+
+
+def test_the_recorded_policy_decides_the_same_again(journal: Path) -> None:
+    ran = penstock(journal)
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.strip() == "gather: 2 decided again, 0 differ; 1 actions recorded, 1 now; 1 skipped"
+
+
+def test_another_policy_is_shown_where_it_differs(journal: Path) -> None:
+    ran = penstock(journal, "--policy", "never")
+    assert ran.exit_code == 1
+    assert "moved all shards to task 0" in ran.stdout and "no change" in ran.stdout
+    found = json.loads(penstock(journal, "--policy", "never", "--json", "-").stdout)
+    (one,) = found["differences"]
+    assert one["number"] == 2 and one["recorded"].endswith("moved all shards to task 0")
+    assert (found["actions_recorded"], found["actions_decided"]) == (1, 0)
+
+
+def test_an_unknown_policy_and_a_foreign_file_are_one_line(journal: Path, tmp_path: Path) -> None:
+    unknown = penstock(journal, "--policy", "gathr")
+    assert unknown.exit_code == 2 and "did you mean 'gather'" in unknown.stderr
+    foreign = tmp_path / "foreign"
+    foreign.write_text('{"a": 1}\n{"b": 2}\n')
+    ran = penstock(foreign, "--policy", "gather")
+    assert ran.exit_code == 2 and "no Entry" in ran.stderr
+    (tmp_path / "empty").touch()
+    assert "holds no decision" in penstock(tmp_path / "empty").stderr

@@ -1,0 +1,93 @@
+"""Latency from counters: exact on a story, within the paper's bound on anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.control.measure.tracing import ShardTrace
+
+
+def counts(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def test_a_row_is_traced_to_the_slot_it_arrived_in() -> None:
+    trace = ShardTrace(0.0, counts(0, 0), counts(0, 0))
+    trace.add(1.0, counts(4, 1), counts(0, 1))
+    trace.add(2.0, counts(4, 1), counts(1, 1))
+    trace.add(3.0, counts(6, 1), counts(5, 1))
+    # Slot 3 completes rows 2 to 4 of slot 1 and row 5 of slot 3: (3 * 2 s + 0 s) / 4.
+    assert trace.derive_latency_s(1.0)[0] == pytest.approx(1.5)
+    assert np.isnan(trace.derive_latency_s(1.0)[1]), "nothing of shard 1 was completed, and nothing waits"
+
+
+def test_a_longer_window_counts_earlier_slots_by_their_rows() -> None:
+    trace = ShardTrace(0.0, counts(0), counts(0))
+    trace.add(1.0, counts(4), counts(0))
+    trace.add(2.0, counts(4), counts(1))
+    trace.add(3.0, counts(4), counts(4))
+    assert trace.derive_latency_s(2.0)[0] == pytest.approx((1 * 1.0 + 3 * 2.0) / 4)
+
+
+def test_a_shard_that_stands_still_is_as_late_as_its_first_waiting_row() -> None:
+    trace = ShardTrace(0.0, counts(0), counts(0))
+    for at in range(1, 6):
+        trace.add(float(at), counts(3), counts(0))
+    assert trace.derive_latency_s(1.0)[0] == 4.0
+
+
+def test_rows_from_before_the_first_sample_are_not_counted() -> None:
+    trace = ShardTrace(100.0, counts(50), counts(10))
+    trace.add(101.0, counts(51), counts(50))
+    assert np.isnan(trace.derive_latency_s(1.0)[0])
+    trace.add(102.0, counts(51), counts(51))
+    assert trace.derive_latency_s(1.0)[0] == 1.0
+
+
+def test_a_stuck_shard_does_not_fill_memory_and_keeps_its_place() -> None:
+    trace = ShardTrace(0.0, counts(0, 0), counts(0, 0), max_slots=16)
+    for at in range(1, 2000):
+        trace.add(float(at), counts(at, 1), counts(at, 0))
+    assert len(trace._ends_s) <= 17
+    assert trace.derive_latency_s(1.0).tolist() == [0.0, 1998.0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_the_error_is_at_most_the_longest_slot(data: st.DataObject) -> None:
+    """The truth is known: every row has an arrival and a completion time, in FIFO order, at any load."""
+    gaps = data.draw(st.lists(st.floats(0.05, 2.0), min_size=2, max_size=12))
+    ends = np.cumsum(gaps)
+    arrivals = np.sort(data.draw(st.lists(st.floats(0.001, float(ends[-1])), max_size=40)))
+    waits = data.draw(st.lists(st.floats(0.0, 3.0), min_size=len(arrivals), max_size=len(arrivals)))
+    completions = np.maximum.accumulate(arrivals + np.array(waits)) if len(arrivals) else arrivals
+    trace = ShardTrace(0.0, counts(0), counts(0))
+    for end in ends:
+        trace.add(float(end), counts(int((arrivals <= end).sum())), counts(int((completions <= end).sum())))
+    done = completions <= ends[-1]
+    latency = trace.derive_latency_s(1e9)[0]
+    if done.any():
+        truth = float((completions - arrivals)[done].mean())
+        assert abs(latency - truth) <= max(gaps) + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 20), st.floats(0.0, 1.0)), min_size=1, max_size=30),
+)
+def test_a_window_that_holds_everything_is_littles_law(
+    steps: list[tuple[int, float]],
+) -> None:
+    """Row-seconds of completed rows are the rows waiting at the ends of slots, as long as all are completed."""
+    trace, arrived, completed, waiting_s = ShardTrace(0.0, counts(0), counts(0)), 0, 0, 0.0
+    for at, (new, share) in enumerate(steps, 1):
+        arrived += new
+        completed += int((arrived - completed) * share)
+        trace.add(float(at), counts(arrived), counts(completed))
+        waiting_s += arrived - completed
+    trace.add(float(len(steps) + 1), counts(arrived), counts(arrived))
+    if arrived:
+        assert trace.derive_latency_s(1e9)[0] * arrived == pytest.approx(waiting_s)

@@ -1,0 +1,72 @@
+"""Policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+
+from penstock.control.measure.estimate import Estimate
+from penstock.control.policy import registry
+from penstock.control.policy.advise import Advise
+from penstock.control.policy.protocol import Limits, Proposal
+from penstock.control.sla import SLA
+from penstock.errors import DeclarationError
+
+
+class Idle:
+    """All that a new policy needs."""
+
+    name = "idle"
+
+    def __init__(self, patience: int = 3) -> None:
+        self.patience = patience
+
+    def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return Proposal(None, "", f"no change: patient {self.patience}")
+
+    def note_failure(self, reason: str) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def idle() -> Iterator[None]:
+    registry.register("idle", Idle)
+    yield
+    registry.unregister("idle")
+
+
+def test_a_policy_is_made_by_name_with_its_options() -> None:
+    made = registry.make_policy("idle", patience=5)
+    assert isinstance(made, Idle) and made.patience == 5
+    assert "idle" in registry.names()
+
+
+def test_any_policy_can_advise() -> None:
+    made = registry.make_policy("advise:idle")
+    assert isinstance(made, Advise) and made.name == "advise:idle"
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(DeclarationError, match="there is no policy 'idel'; did you mean 'idle'"):
+        registry.make_policy("idel")
+    with pytest.raises(DeclarationError, match=r"there are advise.*idle"):
+        registry.make_policy("qqqqqqqq")
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"policy 'idle'.*speed"):
+        registry.make_policy("idle", speed=5)
+
+
+@pytest.mark.parametrize("name", ["idle", "", "a:b", "advise"])
+def test_a_name_that_is_taken_or_none_is_refused(name: str) -> None:
+    with pytest.raises(DeclarationError, match="choose another"):
+        registry.register(name, Idle)
+
+
+@pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
+def test_every_registration_leads_to_a_policy_of_that_name(name: str) -> None:
+    module, _, attribute = registry.BUILT_IN[name].partition(":")
+    assert callable(getattr(import_module(module), attribute))
+    assert registry.make_policy(name).name == name

@@ -1,0 +1,279 @@
+"""The loop on a fake data plane: every turn ends in a journalled decision, whatever plane and policy do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.control.fake_plane import FakePlane
+
+from penstock.control.apply.actuator import Outcome, Ticket
+from penstock.control.apply.journal import Journal
+from penstock.control.loop import ControlLoop
+from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimating import Measurer
+from penstock.control.plan.guards import Guards
+from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.control.policy.advise import Advise
+from penstock.control.policy.protocol import Limits, Option, Policy, Proposal
+from penstock.control.sla import SLA
+
+SLA_HALF = SLA(0.5)
+LIMITS = Limits(max_cores=8)
+QUIET = Proposal(None, "", "no change: within the bound")
+
+
+class Scripted:
+    """A policy that is a function."""
+
+    name = "scripted"
+
+    def __init__(self, decide: Callable[[Estimate], Proposal]) -> None:
+        self.decide, self.failures = decide, list[str]()
+
+    def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return self.decide(now)
+
+    def note_failure(self, reason: str) -> None:
+        self.failures.append(reason)
+
+
+def loop_on(plane: FakePlane, policy: Policy, **guards: float) -> ControlLoop:
+    return ControlLoop(
+        Measurer(), policy, SLA_HALF, LIMITS, replace(Guards(), **guards), plane, Journal()  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def move_all_to(task: int) -> Callable[[Estimate], Proposal]:
+    def decide(now: Estimate) -> Proposal:
+        match = now.executors["match"]
+        if (match.task_of == task).all():
+            return QUIET
+        then = ExecutorPlan({one.index: one.node for one in match.tasks}, np.full_like(match.task_of, task))
+        return Proposal(Plan({"match": then}), "p99 840 ms over 500 ms", f"moved all shards to task {task}")
+
+    return decide
+
+
+def balance(now: Estimate) -> Proposal:
+    """As naive as can be: whenever two tasks differ at all, move the shard that evens them out best."""
+    match = now.executors["match"]
+    loads = match.task_loads()
+    high, low = int(loads.argmax()), int(loads.argmin())
+    gap = loads[high] - loads[low]
+    mine = np.flatnonzero((match.task_of == match.tasks[high].index) & (match.load < gap) & (match.load > 0))
+    if not len(mine):
+        return QUIET
+    shard = mine[np.abs(match.load[mine] - gap / 2).argmin()]
+    task_of = match.task_of.copy()
+    task_of[shard] = match.tasks[low].index
+    then = ExecutorPlan({task.index: task.node for task in match.tasks}, task_of)
+    return Proposal(Plan({"match": then}), f"task {high} holds more than task {low}", f"moved shard {shard}")
+
+
+def test_a_turn_measures_asks_and_applies() -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy)
+    first, second, third = (loop.turn(plane.step()) for _ in range(3))
+    assert str(first).startswith("the measurements cannot be used: match has one sample")
+    assert str(second) == "p99 840 ms over 500 ms; moved all shards to task 1" and second.acted
+    assert plane.plan.task_of.tolist() == [1, 1] and len(plane.applied) == 1
+    assert str(third) == "no change: within the bound"
+    assert [one.number for one in loop.journal.decisions()] == [1, 2, 3]
+    assert loop.journal.decisions()[1].outcome == Outcome(True, moved_shards=1)
+
+
+def test_a_plan_that_cannot_be_carried_out_leaves_the_old_one_and_says_why() -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
+    plane.refuse = "node n9 is gone"
+    loop = loop_on(plane, policy)
+    loop.turn(plane.step())
+    decision = loop.turn(plane.step())
+    assert not decision.acted and decision.refused == "node n9 is gone"
+    assert str(decision).endswith("held back (moved all shards to task 1): node n9 is gone")
+    assert policy.failures == ["node n9 is gone"] and plane.plan.task_of.tolist() == [0, 1]
+
+
+def test_a_plan_that_fails_on_the_way_is_told_to_the_policy_and_the_journal() -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy)
+    plane.status = lambda ticket: Outcome(False, "task 1 was lost")  # type: ignore[method-assign]
+    for _ in range(3):
+        loop.turn(plane.step())
+    assert policy.failures == ["task 1 was lost"]
+    assert str(loop.journal.decisions()[1]).endswith("failed: task 1 was lost")
+
+
+def test_a_policy_and_the_bound_are_swapped_while_it_runs() -> None:
+    plane, asked = FakePlane([50.0, 50.0]), list[float]()
+
+    class Asks(Scripted):
+        name = "asks"
+
+        def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+            asked.append(sla.latency)
+            return QUIET
+
+    loop = loop_on(plane, Scripted(lambda now: QUIET))
+    for _ in range(3):
+        loop.turn(plane.step())
+    loop.use(Asks(lambda now: QUIET))
+    assert loop.turn(plane.step()).policy == "asks"
+    loop.change_sla(SLA(0.1))
+    loop.turn(plane.step())
+    assert asked == [0.5, 0.1]
+
+
+def test_advice_is_journalled_and_nothing_is_touched() -> None:
+    plane, inner = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, Advise(inner))
+    decisions = [loop.turn(plane.step()) for _ in range(5)]
+    assert str(decisions[1]) == "p99 840 ms over 500 ms; advice, not done: moved all shards to task 1"
+    assert plane.applied == [] and decisions[-1].count == 4
+    assert loop.policy.name == "advise:scripted" and inner.failures
+
+
+def test_a_worse_latency_is_rolled_back_once_and_said() -> None:
+    # 220 rows a second: two tasks of 200 a second serve them, and one does not.
+    plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy, settle_s=3, hysteresis_s=1e9)
+    loop.turn(plane.step())
+    before = plane.plan
+    for _ in range(30):
+        loop.turn(plane.step())
+    backs = [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert len(backs) == 1 and backs[0].acted
+    assert str(backs[0]).startswith("latency rose from ")
+    assert str(backs[0]).endswith(" after decision 2; rolled back to the plan before decision 2")
+    assert plane.plan.task_of.tolist() == before.task_of.tolist() and len(plane.applied) == 2
+    # The policy wants the same again and again; the guard knows that it was undone.
+    assert "it would undo decision" in str(loop.journal.decisions()[-1])
+
+
+def test_a_roll_back_that_is_refused_is_not_proposed_again() -> None:
+    plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy)
+    for _ in range(40):
+        loop.turn(plane.step())
+        plane.refuse = "node n1 is being drained" if plane.applied else None
+    backs = [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert [(one.refused, one.count) for one in backs] == [("node n1 is being drained", 1)]
+
+
+def test_a_roll_back_that_does_not_help_is_left_alone() -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy, settle_s=2)
+    for turn in range(60):
+        plane.extra_s = 0.02 * turn if turn > 2 else 0.0  # it gets worse whatever is done
+        loop.turn(plane.step())
+        policy.decide = (lambda now: QUIET) if turn > 3 else policy.decide
+    assert len([one for one in loop.journal.decisions() if "rolled back" in one.action]) <= 1
+    assert len(plane.applied) <= 2
+
+
+def test_nothing_is_decided_on_what_cannot_be_believed() -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy)
+    for _ in range(10):
+        sample = plane.step()
+        decision = loop.turn(replace(sample, executors={}))
+        assert not decision.acted
+        assert not loop.turn(replace(sample, at_s=float("nan"))).acted
+    assert plane.applied == []
+
+
+def test_a_steady_noisy_load_does_not_oscillate() -> None:
+    """Balancing on noise moves shards for ever; with the guards it moves a few and then rests."""
+    rates = [30.0, 25.0, 20.0, 15.0, 10.0, 5.0, 5.0, 5.0]
+
+    def run(**guards: float) -> int:
+        plane = FakePlane(rates, seed=3)
+        loop = loop_on(plane, Scripted(balance), **guards)
+        for _ in range(400):
+            loop.turn(plane.step())
+        return len(plane.applied)
+
+    off = run(cool_down_s=0, hysteresis_s=0, max_actions_per_minute=10**9, worse_ratio=1e9)
+    assert off > 100
+    assert run() < off / 2
+
+    def predicting(now: Estimate) -> Proposal:
+        found, match = balance(now), now.executors["match"]
+        if found.plan is None:
+            return found
+        then = replace(match, task_of=found.plan.executors["match"].task_of)
+        now_s, then_s = (0.01 / max(1 - one.task_loads().max(), 0.01) for one in (match, then))
+        options = (Option("no change", now_s), Option(found.action, then_s, cost_s=0.1))
+        return replace(found, options=options, predicted_s=then_s)
+
+    plane = FakePlane(rates, seed=3)
+    loop = loop_on(plane, Scripted(predicting), min_gain_ratio=0.25)
+    for _ in range(400):
+        loop.turn(plane.step())
+    assert len(plane.applied) <= 3
+
+
+def test_a_steady_load_is_one_entry() -> None:
+    plane = FakePlane([50.0, 50.0])
+    loop = loop_on(plane, Scripted(lambda now: QUIET))
+    loop.journal = Journal(fold_s=1e9)
+    for _ in range(500):
+        loop.turn(plane.step())
+    invalid, steady = loop.journal.decisions()
+    assert steady.count == 499 and invalid.count == 1 and steady.until_s == 500.0
+
+
+def test_predicted_and_observed_stand_side_by_side() -> None:
+    plane = FakePlane([50.0, 50.0])
+    steady = Proposal(None, "", "no change", predicted_s=0.01, details={"model": "epoch"})
+    loop = loop_on(plane, Scripted(lambda now: steady))
+    for _ in range(20):
+        loop.turn(plane.step())
+    error = loop.journal.model_errors()["epoch"]
+    assert error.count == 18 and error.mean_ratio == pytest.approx(1.0)  # 10 ms predicted, 5 ms measured
+
+
+def test_every_folded_turn_is_held_against_its_own_prediction() -> None:
+    plane = FakePlane([50.0, 50.0])
+    loop = loop_on(plane, Scripted(lambda now: Proposal(None, "", "no change", predicted_s=0.005 * now.at_s)))
+    for _ in range(4):
+        loop.turn(plane.step())
+    # 10 and 15 ms were predicted at 2 s and 3 s, and 5 ms measured each time.
+    assert loop.journal.model_errors()["scripted"].mean_ratio == pytest.approx(1.5)
+
+
+def test_a_second_plan_may_follow_while_the_first_goes_on_up_to_the_cap() -> None:
+    plane = FakePlane([50.0] * 4)
+    plane.delay = 100
+    then = [move_all_to(1), move_all_to(0)]
+    policy = Scripted(lambda now: then[len(plane.applied) % 2](now))
+    loop = loop_on(plane, policy, cool_down_s=0, hysteresis_s=0, max_moves_in_flight=5)
+    for _ in range(4):
+        loop.turn(plane.step())
+    assert len(plane.applied) == 1
+    assert "2 shards are on the move and 4 more would pass the cap of 5" in str(loop.journal.decisions()[-1])
+    assert plane.status(Ticket(1)) is None
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), rates=st.lists(st.floats(1.0, 60.0), min_size=3, max_size=8))
+def test_no_shard_goes_back_within_the_time_of_the_guard(seed: int, rates: list[float]) -> None:
+    plane = FakePlane(rates, seed=seed)
+    loop = loop_on(plane, Scripted(balance), hysteresis_s=20, cool_down_s=0, worse_ratio=1e9)
+    places: list[list[int]] = []
+    for _ in range(60):
+        loop.turn(plane.step())
+        places.append(plane.plan.task_of.tolist())
+    for shard in range(len(rates)):
+        moves = [
+            (at, one[shard], two[shard])
+            for at, (one, two) in enumerate(pairwise(places))
+            if one[shard] != two[shard]
+        ]
+        for (first, source, _), (second, _, destination) in pairwise(moves):
+            assert destination != source or second - first >= 20
