@@ -8,6 +8,7 @@ of the clock is only how much is computed at once. It decides nothing: shards ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -195,17 +196,23 @@ class ExecutorQueues:
         self._front = np.concatenate([self._front, rows], axis=1) if self._front.shape[1] else rows
 
     def _set_apart(self, rows: F64, lane: npt.NDArray[np.int16]) -> F64:
-        rest = np.ones(len(lane), np.bool_)
-        if self._holding or self.closed:
-            held = (lane < 0) | self.closed
-            if held.any():
-                self._held.append(rows[:, held])
-                rest &= ~held
-        for number, queue in self._long.items():
-            mine = (lane == number) & rest
-            queue.append(rows[:, mine])
-            rest &= ~mine
-        return rows[:, rest]
+        """Put rows of held shards and of long queues where they wait; return the others."""
+        if self.closed:
+            self._held.append(rows)
+            return NO_ROWS
+        order = np.argsort(lane, kind="stable")
+        rows, lane = rows[:, order], lane[order]
+        ends = np.searchsorted(lane, np.arange(-1, len(self._speed)), "right").tolist()
+        if ends[0]:
+            self._held.append(rows[:, : ends[0]])
+        if not self._long:
+            return rows[:, ends[0] :]
+        rest = []
+        for number, (start, end) in enumerate(pairwise(ends)):
+            if end > start:
+                queue = self._long.get(number)
+                rest.append(rows[:, start:end]) if queue is None else queue.append(rows[:, start:end])
+        return np.concatenate(rest, axis=1) if rest else NO_ROWS
 
     # Rows out
 

@@ -16,7 +16,7 @@ class Sampler:
         self._placement, self._flow = placement, flow
         self._latencies: dict[str, list[F64]] = {name: [] for name in placement.executors}
         self._end_to_end: list[F64] = []
-        self._busy_s: dict[tuple[str, int], float] = {}
+        self._busy_s: dict[str, dict[int, float]] = {}
         self._at_s = 0.0
         self._declared = {node.name: node.speed for node in placement.nodes.values()}
         self._state = {
@@ -78,21 +78,20 @@ class Sampler:
         )
 
     def _nodes(self, executors: dict[str, ExecutorSample], passed_s: float) -> dict[str, NodeSample]:
-        used = dict.fromkeys(self._placement.nodes, 0.0)
+        busy_s = dict.fromkeys(self._placement.nodes, 0.0)
         for name, one in executors.items():
+            before = self._busy_s.get(name, {})
+            self._busy_s[name] = now = {task.index: task.busy_s for task in one.tasks}
             for task in one.tasks:
-                before = self._busy_s.get((name, task.index), 0.0)
-                self._busy_s[name, task.index] = task.busy_s
-                if task.node in used:
-                    used[task.node] += max(0.0, task.busy_s - before)
+                busy_s[task.node] += now[task.index] - before.get(task.index, now[task.index])
         return {
-            node.name: NodeSample(
-                node.name,
+            name: NodeSample(
+                name,
                 node.cores,
-                min(1.0, used[node.name] / (node.cores * passed_s)) if passed_s > 0 else 0.0,
-                speed=self._declared.get(node.name, 1.0),
+                min(1.0, busy_s[name] / (node.cores * passed_s)) if passed_s > 0 else 0.0,
+                speed=self._declared.get(name, 1.0),
             )
-            for node in self._placement.nodes.values()
+            for name, node in self._placement.nodes.items()
         }
 
 

@@ -110,8 +110,9 @@ class Simulation:
     def advance(self, to_s: float) -> None:
         """Let time pass."""
         self._agenda.run_due(self.now_s)
-        while self.now_s < to_s - 1e-12:
-            then = min(to_s, self.now_s + self.setting.step_s, self._agenda.next_s())
+        while self.now_s < to_s:
+            then = min(self.now_s + self.setting.step_s, self._agenda.next_s())
+            then = to_s if then > to_s - 1e-9 else then
             self._step(then)
             self.now_s = then
             self._agenda.run_due(then)

@@ -48,6 +48,8 @@ class Truth:
 
     def add(self, at_s: F64, done_s: F64, shard: I64) -> None:
         """Note rows: when they arrived and were completed."""
+        if not len(at_s):
+            return
         self._rows.append((at_s, done_s, shard))
         self._buffered += len(at_s)
         if self._buffered > _FLUSH_ROWS:
@@ -117,7 +119,7 @@ class Truth:
         if sla.is_mean:
             met = merged(self._sum_s).sum(axis=1) <= sla.latency * count
         else:
-            met = merged(self._over).sum(axis=1) <= (1 - float(sla.quantile)) * count
+            met = merged(self._over).sum(axis=1) <= (1 - float(sla.quantile)) * count + 1e-9
         # Rows of a shard leave in order, so what the next window completes first is what this one waited for.
         later = self._oldest_s.copy()
         last = np.full(self.shards, np.inf)
