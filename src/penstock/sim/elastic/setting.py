@@ -141,7 +141,7 @@ class Setting:
     disturbances: tuple[NodeLost | NodeSpeed, ...] = ()
     new_node: SimNode = field(default_factory=lambda: SimNode("new", 8))
     """What a node that is added later looks like; its name gets a number."""
-    step_s: float = 0.1
+    step_s: float = 1.0
     """Longest step of the clock. It is not the resolution: rows have exact times, events split a step. Only a row that
     goes back through a loop can be late in a queue, by at most one step."""
 
