@@ -48,7 +48,3 @@ class PlanError(PenstockError):
 
 class QueryError(PenstockError):
     """A query ended because of an error; ``__cause__`` has it."""
-
-
-class PlanError(PenstockError):
-    """A plan cannot be carried out as it stands; the one before it stays in force."""

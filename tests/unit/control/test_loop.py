@@ -238,6 +238,15 @@ def test_predicted_and_observed_stand_side_by_side() -> None:
     assert error.count == 18 and error.mean_ratio == pytest.approx(1.0)  # 10 ms predicted, 5 ms measured
 
 
+def test_every_folded_turn_is_held_against_its_own_prediction() -> None:
+    plane = FakePlane([50.0, 50.0])
+    loop = loop_on(plane, Scripted(lambda now: Proposal(None, "", "no change", predicted_s=0.005 * now.at_s)))
+    for _ in range(4):
+        loop.turn(plane.step())
+    # 10 and 15 ms were predicted at 2 s and 3 s, and 5 ms measured each time.
+    assert loop.journal.model_errors()["scripted"].mean_ratio == pytest.approx(1.5)
+
+
 def test_a_second_plan_may_follow_while_the_first_goes_on_up_to_the_cap() -> None:
     plane = FakePlane([50.0] * 4)
     plane.delay = 100

@@ -115,7 +115,10 @@ class Journal:
         last = self._entries[-1].decision if self._entries else None
         if last is not None and self._folds(last, decision):
             self._open_run = True
-            return self._replace(-1, replace(last, count=last.count + 1, until_s=decision.at_s), write=False)
+            longer = replace(
+                last, count=last.count + 1, until_s=decision.at_s, predicted_s=decision.predicted_s
+            )
+            return self._replace(-1, longer, write=False)
         self.close_run()
         numbered = replace(decision, number=self._next)
         self._next += 1
@@ -155,7 +158,8 @@ class Journal:
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided, oldest first; each reads as one sentence."""
-        return tuple(entry.decision for entry in self._entries)
+        # A copy first: another thread may be adding.
+        return tuple(entry.decision for entry in tuple(self._entries))
 
     def model_errors(self) -> dict[str, ModelError]:
         """Return the error of each model, over everything observed so far."""

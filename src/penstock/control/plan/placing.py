@@ -40,7 +40,10 @@ class Placement:
 
 
 def derive_core_demand(
-    now: Estimate, cores: Mapping[str, int], capacity: Mapping[str, int] | None = None
+    now: Estimate,
+    cores: Mapping[str, int],
+    capacity: Mapping[str, int] | None = None,
+    max_cores: int | None = None,
 ) -> CoreDemand:
     """Return the assignment problem that an estimate and the wanted cores of each executor make.
 
@@ -50,6 +53,7 @@ def derive_core_demand(
     Args:
         cores: executor -> k; one that is not named keeps what it has.
         capacity: node -> cores that may be used there; what the nodes have where it is not given.
+        max_cores: what all executors together may hold; all of it where it is not given.
     """
     executors, nodes = tuple(now.executors), tuple(now.nodes)
     column = {node: at for at, node in enumerate(nodes)}
@@ -72,6 +76,7 @@ def derive_core_demand(
         np.array([float(one.state_bytes[one.task_of >= 0].sum()) for one in now.executors.values()]),
         flow / np.maximum(demand, 1),
         home,
+        max_cores,
     )
 
 

@@ -224,3 +224,31 @@ def test_ten_thousand_cores_are_dealt_in_far_less_than_a_turn_of_the_loop() -> N
     assert time.perf_counter() - began < 0.5
     assert found.total == 10_000
     assert math.isfinite(found.latency_s)
+
+
+def drawn(name: str, *latencies_s: float) -> Station:
+    """A station whose latency on 1, 2, ... cores is as given: D = 1 / (1 - load)."""
+    loads = np.array([1.0 - 1.0 / latency_s for latency_s in latencies_s])
+    return Station(name, 1.0, EpochStation(EpochCosts(1.0, 0.0, 0.0, 1.0), loads))
+
+
+def test_a_step_of_several_cores_competes_by_its_gain_per_core() -> None:
+    # Four cores take 4 s from a, one core 2 s from b: each core is worth more to b.
+    a, b = drawn("a", 10, 10, 10, 10, 6), drawn("b", 10, 8, 6.5, 5.2, 4.1)
+    assert assign_processors([a, b], 6).cores == {"a": 1, "b": 5}
+
+
+def test_cores_too_few_for_a_whole_step_are_spent_where_they_still_help() -> None:
+    a = drawn("a", 10, 9.5, 9, 8.5, 2)
+    assert list(a.model.hull())[1][0] == 5
+    assert assign_processors([a], 3).cores == {"a": 3}
+    assert min_processors([a], 3.0, k_max=4).cores == {"a": 4}
+    assert not min_processors([a], 3.0, k_max=4).reached
+
+
+def test_a_step_of_several_cores_is_taken_back_as_far_as_the_bound_allows() -> None:
+    a = drawn("a", 10, 9.5, 9, 8.5, 2)
+    assert min_processors([a], 9.2).cores == {"a": 3}
+    # b's core came first; once a has taken its step, the bound holds without it.
+    a, b = drawn("a", 10, 9.9, 9.8, 6.4), drawn("b", 10, 8.7)
+    assert min_processors([a, b], 16.5).cores == {"a": 4, "b": 1}

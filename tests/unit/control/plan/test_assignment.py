@@ -99,6 +99,7 @@ def assert_holds(found: Assignment) -> None:
     assert (cores >= 0).all()
     assert (cores.sum(axis=0) <= demand.capacity).all(), "a node gives more than it has"
     assert (cores.sum(axis=1) >= demand.demand).all(), "an executor lacks cores"
+    assert cores.sum() <= demand.cores_there, "all together hold more than they may"
     gained = np.maximum(cores - demand.present, 0)
     gained[np.arange(len(cores)), demand.home] = 0
     intense = demand.bytes_per_s > found.phi_bytes_per_s
@@ -116,7 +117,8 @@ def demands(draw: st.DrawFn) -> CoreDemand:
     spare = int(capacity.sum() - demand.demand.sum())
     if draw(st.booleans()) and spare >= capacity[0]:
         capacity[0] = 0
-    return replace(demand, capacity=capacity)
+    limit = draw(st.none() | st.integers(int(demand.demand.sum()), nodes * cores))
+    return replace(demand, capacity=capacity, max_cores=limit)
 
 
 @given(demands())
@@ -237,8 +239,17 @@ def test_a_node_without_capacity_is_emptied() -> None:
 
 
 def test_more_than_there_is_is_refused_with_both_numbers() -> None:
-    with pytest.raises(PlanError, match="5 cores are needed and the 2 nodes have 4"):
+    with pytest.raises(PlanError, match="5 cores are needed and 4 can be had on the 2 nodes"):
         plan_assignment(demand_of([[1, 0], [0, 1]], [3, 2], [2, 2]))
+
+
+def test_the_limit_on_all_cores_holds_though_nodes_have_more() -> None:
+    demand = replace(demand_of([[3, 0], [0, 1]], [1, 3], [4, 4]), max_cores=4)
+    found = plan_assignment(demand)
+    assert found.cores.sum() == 4
+    assert found.cores[1].sum() == 3
+    with pytest.raises(PlanError, match="4 cores are needed and 3 can be had"):
+        plan_assignment(replace(demand, max_cores=3))
 
 
 def test_an_executor_without_cores_is_refused() -> None:
