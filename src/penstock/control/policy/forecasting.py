@@ -40,6 +40,8 @@ class Forecast:
     ahead_per_s: float
     """Highest total that trend and season promise within the horizon; the expected one where they promise nothing."""
 
+    horizon_s: float = 3.0
+
     @property
     def total_per_s(self) -> float:
         return float(self.expected_per_s.sum())
@@ -87,7 +89,7 @@ class Forecaster:
         expected = share * (total / max(float(share.sum()), 1e-12))
         self.seasons.take(at_s, total)
         ahead = max(total, self._extrapolate(totals, windows_s, index), self._season(at_s, total))
-        return Forecast(expected, readings, windows_s, index, max(self._hold(at_s, totals), total), ahead)
+        return Forecast(expected, readings, windows_s, index, max(self._hold(at_s, totals), total), ahead, self.horizon_s)
 
     def _learn(self, at_s: float, rate_per_s: F64) -> float:
         if self._at_s is None or at_s <= self._at_s or self._sums.shape[1] != len(rate_per_s):

@@ -34,11 +34,15 @@ class Demand:
     margin: float
     clear_s: float
     """Time in which what waits should be done with, where there are cores for it."""
+    bear_ratio: float = 0.0
+    """Share of the margin that may be used up."""
 
     @property
     def fill(self) -> float:
-        """Share of a task of speed 1 that may be used: 1 - ε - 1 / (μ L); not above zero where no task holds the bound."""
-        return 1.0 - self.margin - 1.0 / (self.service_per_s * self.bound_s)
+        """Share of a task of speed 1 that may be used: 1 - ε - 1 / (μ L), and what of ε may be used up; not above zero
+        where no task holds the bound."""
+        usable = 1.0 - self.margin * (1.0 - self.bear_ratio)
+        return usable - 1.0 / (self.service_per_s * self.bound_s)
 
     def derive_clear_s(self, speed: float) -> float:
         """Return how long tasks of so much speed in all need for what waits; infinite where the load alone fills them."""

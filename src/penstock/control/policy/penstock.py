@@ -65,15 +65,15 @@ class PenstockPolicy:
         horizon_s: how far ahead trend and season are looked at.
         spare: room that must be left, beyond the margin, where cores are given back.
         min_gain: share of the fullest task's load that a plan must take off it where nothing cures.
-        actions_per_minute: most plans in any minute; of these a third may be other than urgent.
+        actions_per_minute: most plans in any minute; of these half may be other than urgent.
         idle_node_s: time without a task after which a node is given back.
         split: how an end-to-end bound is split between operators.
     """
 
     margin: float = 0.2
-    keep_s: float = 30.0
+    keep_s: float = 5.0
     horizon_s: float = 3.0
-    spare: float = 0.05
+    spare: float = 0.0
     min_gain: float = 0.1
     actions_per_minute: int = 12
     idle_node_s: float = 60.0
@@ -196,7 +196,7 @@ class PenstockPolicy:
         while self._acted_s and self._acted_s[0][0] <= at_s - 60.0:
             self._acted_s.popleft()
         calm = sum(not was_urgent for _, was_urgent in self._acted_s)
-        within = urgent or calm < max(self.actions_per_minute // 3, 1)
+        within = urgent or calm < max(self.actions_per_minute // 2, 1)
         return within and len(self._acted_s) < self.actions_per_minute
 
     # -- all of them --------------------------------------------------------------------------------------------------

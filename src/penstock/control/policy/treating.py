@@ -46,10 +46,15 @@ class Judging:
     """When a task is in trouble."""
 
     margin: float = 0.2
-    alert_ratio: float = 0.1
+    bear_ratio: float = 0.5
+    """Share of the margin that may be used up before a task counts as too full: what is added is not given back at
+    the next small change."""
+    alert_ratio: float = 0.3
     """Share of the bound that a row may have to wait: beyond it a task that is too full is in trouble."""
     panic_ratio: float = 0.5
     """Share of the bound from which on waiting alone is trouble."""
+    clear_ratio: float = 1.0
+    """What waits should be done with in this share of the bound."""
     z: float = 4.0
     """Deviations of noise that a load must be over the limit."""
 
@@ -70,7 +75,7 @@ class Study:
     severe: bool
     """A task breaks the bound, or is about to."""
     rising: bool
-    """Trend or season lead to more than the tasks can do; nothing is wrong yet."""
+    """Trend or season lead to so much more than the tasks can do that rows will wait; nothing is wrong yet."""
     strayed: bool
     """Shards have no task."""
 
@@ -127,13 +132,16 @@ def study(executor: ExecutorEstimate, forecast: Forecast, bound_s: float, judgin
         bound_s,
         executor.service_per_s,
         judging.margin,
-        bound_s * judging.panic_ratio,
+        bound_s * judging.clear_ratio,
+        judging.bear_ratio / 2,
     )
     certain = derive_certain_load(forecast, tasks, row_s, judging.z)
-    pressed = (certain > demand.fill) & (waits_s > alert_s)
-    swamped = float((certain * tasks.speed).sum()) > float(tasks.speed.sum()) * (1.0 - judging.margin / 2)
+    full = demand.fill + judging.margin * judging.bear_ratio / 2
+    pressed = (certain > full) & (waits_s > alert_s)
+    swamped = float((certain * tasks.speed).sum()) > float(tasks.speed.sum())
     severe = bool(pressed.any() or (waits_s > judging.panic_ratio * bound_s).any() or swamped)
-    rising = ahead > 1.02 and demand.derive_speed() > float(tasks.speed.sum())
+    excess = float(demand.load.sum() / max(tasks.speed.sum(), 1e-9)) - 1.0
+    rising = ahead > 1.0 and excess * forecast.horizon_s > alert_s
     return Study(
         executor, forecast, speeds, tasks, demand, waits_s, certain, severe, rising and not severe, strayed
     )
@@ -168,7 +176,7 @@ def find_narrower(one: Study, spare: float) -> Treatment | None:
     """Return the placement on the fewest cores that is healthy with some room for the highest load of late."""
     load = one.demand.load
     held = max(one.forecast.held_per_s, one.forecast.ahead_per_s) / max(one.forecast.total_per_s, 1e-12)
-    most = replace(one.demand, load=load * max(held, 1.0) * (1.0 + spare), waiting_s=np.zeros(len(load)))
+    most = replace(one.demand, load=load * max(held, 1.0) * (1.0 + spare), waiting_s=np.zeros(len(load)), bear_ratio=0.0)
     size, mean = len(one.tasks.indexes), float(one.tasks.speed.mean())
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)
     for wanted in range(least, size):
