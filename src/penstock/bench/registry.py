@@ -21,8 +21,9 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
     from penstock.bench.machine import versions
     from penstock.bench.models import run as models
     from penstock.bench.schedule import run as schedule
+    from penstock.bench.sla import run as sla
 
-    benches: dict[str, Run] = {"keyed-count": keyed_count, "models": models, "schedule": schedule}
+    benches: dict[str, Run] = {"keyed-count": keyed_count, "models": models, "schedule": schedule, "sla": sla}
     if name not in benches:
         print(f"there is no bench {name!r}; there is {', '.join(benches)}", file=sys.stderr)
         return 2

@@ -218,7 +218,8 @@ def judge(
     """Say why an action should be rolled back, in words; None where it should stay.
 
     Latency must be higher than before by the margin and no longer far under the bound, the load not higher, and what
-    waited at the time less than the bound allows: that comes out late whatever is done. One that promised no lower latency (it gave cores back, say) is only blamed where the bound is broken.
+    waited at the time less than the bound allows: that comes out late whatever is done. One that promised no lower
+    latency (it gave cores back, say) is only blamed where the bound is broken.
     """
     before_s = action.observed_s
     if action.rolls_back is not None or not math.isfinite(guards.worse_ratio):

@@ -89,7 +89,9 @@ class Forecaster:
         expected = share * (total / max(float(share.sum()), 1e-12))
         self.seasons.take(at_s, total)
         ahead = max(total, self._extrapolate(totals, windows_s, index), self._season(at_s, total))
-        return Forecast(expected, readings, windows_s, index, max(self._hold(at_s, totals), total), ahead, self.horizon_s)
+        return Forecast(
+            expected, readings, windows_s, index, max(self._hold(at_s, totals), total), ahead, self.horizon_s
+        )
 
     def _learn(self, at_s: float, rate_per_s: F64) -> float:
         if self._at_s is None or at_s <= self._at_s or self._sums.shape[1] != len(rate_per_s):
@@ -140,7 +142,7 @@ def _settle(readings: F64, one_row: F64, index: float, z: float) -> F64:
     Args:
         one_row: what a single row counts in each reading: a reading r of n rows strays by r / √n = √(r · one row).
     """
-    found = readings[-1]
+    found: F64 = readings[-1]
     for reading, unit in zip(readings[-2::-1], one_row[-2::-1], strict=True):
         noise = z * np.sqrt(index * np.maximum(np.maximum(reading, found), unit) * unit)
         found = np.where(np.abs(reading - found) > noise, reading, found)

@@ -135,7 +135,9 @@ def derive_certain_load(forecast: Forecast, tasks: Tasks, row_s: F64, z: float) 
     mine = tasks.at >= 0
     rates = np.stack(
         [
-            np.bincount(tasks.at[mine], weights=reading[mine], minlength=len(tasks.indexes))
+            np.bincount(tasks.at[mine], weights=reading[mine], minlength=len(tasks.indexes)).astype(
+                np.float64
+            )
             for reading in forecast.readings
         ]
     )

@@ -38,7 +38,6 @@ from penstock.control.policy.wording import count, in_ms, no_change, propose_wai
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
 
-
 PATIENCE = 0.1
 """Share of the time that what waits will take, for which an executor that cannot be cured is left alone."""
 
@@ -89,7 +88,9 @@ class PenstockPolicy:
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
-            raise DeclarationError(f"{self.name}: margin must be at least 0 and below 1, not {self.margin!r}.")
+            raise DeclarationError(
+                f"{self.name}: margin must be at least 0 and below 1, not {self.margin!r}."
+            )
         if self.actions_per_minute < 1:
             raise DeclarationError(
                 f"{self.name}: actions_per_minute must be at least 1, not {self.actions_per_minute!r}."
@@ -140,7 +141,9 @@ class PenstockPolicy:
     def _treat(self, now: Estimate, one: Study, free: FreeCores) -> _Finding:
         if one.demand.fill <= 0:
             need = 1.0 / (one.demand.service_per_s * (1 - self.margin))
-            why = f"nothing can help: a row alone takes {in_ms(need)} of a bound of {in_ms(one.demand.bound_s)}"
+            why = (
+                f"nothing can help: a row alone takes {in_ms(need)} of a bound of {in_ms(one.demand.bound_s)}"
+            )
             return _Finding(one, why_not=why)
         if one.calm:
             return self._save(now, one)
@@ -236,9 +239,7 @@ class PenstockPolicy:
             if found.treatment is not None and found.treatment.kind == ADD:
                 self._widened_s[found.study.name] = at_s
 
-    def _predict(
-        self, now: Estimate, sla: SLA, findings: list[_Finding], treated: list[_Finding]
-    ) -> float:
+    def _predict(self, now: Estimate, sla: SLA, findings: list[_Finding], treated: list[_Finding]) -> float:
         """Return the worst latency predicted, along the worst path where the bound is end-to-end."""
         worst: dict[str, float] = {}
         for found in findings:

@@ -86,4 +86,5 @@ def _autocorrelation(history: F64) -> F64:
     squares = np.concatenate([[0.0], np.cumsum(centred**2)])
     lags = np.arange(len(history))
     scale = np.sqrt(squares[len(history) - lags] * (squares[-1] - squares[lags]))
-    return products / np.maximum(scale, 1e-12)
+    found: F64 = products / np.maximum(scale, 1e-12)
+    return found

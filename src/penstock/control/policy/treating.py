@@ -176,7 +176,9 @@ def find_narrower(one: Study, spare: float) -> Treatment | None:
     """Return the placement on the fewest cores that is healthy with some room for the highest load of late."""
     load = one.demand.load
     held = max(one.forecast.held_per_s, one.forecast.ahead_per_s) / max(one.forecast.total_per_s, 1e-12)
-    most = replace(one.demand, load=load * max(held, 1.0) * (1.0 + spare), waiting_s=np.zeros(len(load)), bear_ratio=0.0)
+    most = replace(
+        one.demand, load=load * max(held, 1.0) * (1.0 + spare), waiting_s=np.zeros(len(load)), bear_ratio=0.0
+    )
     size, mean = len(one.tasks.indexes), float(one.tasks.speed.mean())
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)
     for wanted in range(least, size):
@@ -233,7 +235,9 @@ def _deal(
         one.executor.state_bytes, one.speeds,
     )  # fmt: skip
     placed = plan_executor(shards, cores, by_node, theta)
-    speeds = {index: one.speeds.get(index, by_node.get(node, 1.0)) for index, node in placed.plan.tasks.items()}
+    speeds = {
+        index: one.speeds.get(index, by_node.get(node, 1.0)) for index, node in placed.plan.tasks.items()
+    }
     after = derive_tasks(placed.plan.task_of, placed.plan.tasks, speeds)
     return Treatment(
         kind,
