@@ -84,7 +84,7 @@ class PenstockPolicy:
     """When plans were made in the last minute, and whether they were urgent."""
     _widened_s: dict[str, float] = field(default_factory=dict)
     _patient_s: dict[str, float] = field(default_factory=dict)
-    """Until when an executor that nothing can cure is left alone."""
+    """Until when an executor that nothing can be done for is left alone: looking costs more than it finds."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
@@ -175,8 +175,9 @@ class PenstockPolicy:
             options.append(Option(ADD, wider.predicted_s, wider.cost_s, wider.healthy))
         best = wider or moved
         if best is not None and best.moved:
-            helps = best.pressure < (1.0 - self.min_gain) * before or one.strayed
-            if helps or (wider is not None and wider.healthy):
+            # Pressures compare on the same tasks only: more of them are asked to clear what waits sooner.
+            gain = best.predicted_s / one.predicted_s if best is wider else best.pressure / before
+            if gain < 1.0 - self.min_gain or one.strayed or (best is wider and best.healthy):
                 return _Finding(one, best, options=tuple(options), lacking=lacking)
         return _Finding(one, why_not=_explain(one, free), options=tuple(options), lacking=lacking)
 
@@ -189,8 +190,11 @@ class PenstockPolicy:
             return _Finding(one, why_not="cores were added a short while ago")
         if len(one.tasks.indexes) < 2 or not self._may_act(now.at_s, urgent=False):
             return _Finding(one, why_not="healthy")
+        if now.at_s < self._patient_s.get(one.name, -np.inf):
+            return _Finding(one, why_not="healthy, and every core is needed")
         fewer = find_narrower(one, self.spare)
         if fewer is None:
+            self._patient_s[one.name] = now.at_s + 1.0
             return _Finding(one, why_not="healthy, and every core is needed")
         options = (Option("no change", one.predicted_s), Option(REMOVE, fewer.predicted_s, fewer.cost_s))
         return _Finding(one, fewer, options=options)
@@ -289,10 +293,14 @@ def _explain(one: Study, free: FreeCores) -> str:
             f"nothing can help: shard {hottest} is {load[hottest] / total:.0%} of the load,"
             " and a shard has one task"
         )
-    needed = one.demand.derive_speed() / max(float(one.tasks.speed.mean()), 1e-9)
-    if needed > len(one.tasks.indexes) + free.usable:
+    tasks, speed = len(one.tasks.indexes) + free.usable, float(one.tasks.speed.mean())
+    needed = total / max(one.demand.fill * speed, 1e-9)
+    if needed > tasks:
         return (
             f"nothing can help within the cores there are: {one.forecast.total_per_s:.0f} rows/s need"
-            f" {np.ceil(needed):.0f} tasks and there are {len(one.tasks.indexes) + free.usable}"
+            f" {np.ceil(needed):.0f} tasks and there are {tasks}"
         )
+    clear_s = one.demand.derive_clear_s(tasks * speed)
+    if one.demand.waiting_s.any() and not free.usable:
+        return f"every core is at work on what waits, which takes {clear_s:.0f} s more"
     return "no move of shards helps"

@@ -164,7 +164,8 @@ def find_wider(one: Study, free: FreeCores, missing: int) -> Treatment | None:
     Whole shards may not fit where the sum of them would: then a core or two more are tried.
     """
     found = None
-    nodes = _choose_nodes(one, free, missing + 2)
+    room = int(np.count_nonzero(one.executor.task_of >= 0)) - len(one.tasks.indexes)  # a shard has one task
+    nodes = _choose_nodes(one, free, min(missing + 2, room))
     for more in range(max(missing, 1), len(nodes) + 1):
         found = _wider(one, nodes[:more], free.speed)
         if found.healthy:
