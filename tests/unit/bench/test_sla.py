@@ -10,7 +10,7 @@ import pytest
 from penstock.bench import sla, sla_runs
 from penstock.bench.result import BenchResult, UnknownPart
 from penstock.bench.sla import Plan, derive_goal
-from penstock.bench.sla_runs import Run, Runs, make_contender, simulate
+from penstock.bench.sla_runs import Done, Run, Runs, make_contender, simulate
 from penstock.control.plan.guards import Guards
 from penstock.sim.elastic.compare import NO_GUARDS
 
@@ -33,7 +33,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return found
 
 
-def test_every_policy_has_its_figures_and_the_static_costs_what_streamswitch_does(tmp_path: Path) -> None:
+def test_every_policy_has_its_figures_and_the_static_costs_what_streamswitch_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plan, "of", staticmethod(lambda quick: Plan(1.2, (1, 2), (3,), (1,))))
     result = BenchResult("sla", {}, path=tmp_path / "sla.json")
     assert sla.run(result, True, ["oracle", "streamswitch", "static", "penstock"]) == []
     found = json.loads((tmp_path / "sla.json").read_text())["figures"]["simulated"]
@@ -65,7 +68,14 @@ def test_a_run_of_other_code_does_not_count(tmp_path: Path, monkeypatch: pytest.
     assert Runs(tmp_path / "runs").get(one) is None
 
 
-def test_unseen_days_stand_apart_and_bounds_too(tmp_path: Path, counted: list[Run]) -> None:
+def test_unseen_days_stand_apart_and_bounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[Run] = []
+
+    def pretend(one: Run) -> tuple[Done, None]:
+        counted.append(one)
+        return Done(one, 0.9, 6.5, 0.1, 0.5, 3, 9, "day", sla_runs.code()), None
+
+    monkeypatch.setattr(sla, "simulate", pretend)
     result = BenchResult("sla", {})
     sla.run(result, True, ["unseen", "bound_5s"])
     found = result.figures["simulated"]
