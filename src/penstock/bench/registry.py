@@ -20,12 +20,14 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
     from penstock.bench.keyed_count import run as keyed_count
     from penstock.bench.machine import versions
     from penstock.bench.models import run as models
+    from penstock.bench.rescale import run as rescale
     from penstock.bench.scaling import run as scaling
     from penstock.bench.schedule import run as schedule
 
     benches: dict[str, Run] = {
         "keyed-count": keyed_count,
         "models": models,
+        "rescale": rescale,
         "scaling": scaling,
         "schedule": schedule,
     }
