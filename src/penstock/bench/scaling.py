@@ -20,7 +20,7 @@ from penstock.bench.changing import apply_plan, await_epochs
 from penstock.bench.emulated import NAME, SHARDS, Calculate
 from penstock.bench.machine import CpuMeter
 from penstock.bench.ours import await_rows, running, watch
-from penstock.bench.parts import Part, run_parts
+from penstock.bench.parts import Part, choose, run_parts
 from penstock.bench.result import BenchResult
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.workloads.dynamics import Dynamics, shard_of_keys
@@ -162,6 +162,7 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
         UnknownPart: a curve is asked for that does not exist.
     """
     parts = {name: _part(name, case, 5.0 if quick else 20.0) for name, case in CASES.items()}
+    choose(parts, only)
     result.emulated.append(emulated.EMULATION)
     penstock.session("penstock-bench-scaling", cores=MOST_CORES)
     return run_parts(result, parts, only, quick)
