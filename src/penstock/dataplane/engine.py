@@ -358,6 +358,7 @@ class Engine:
         run.waiting_for.discard(done.part.task)
         run.losses.pop(done.part.task, None)
         run.note_timer(done.part.task, done.next_timer_us)
+        run.counts.note_costs(done.shard_us, run.takes)
         run.parts[done.part.task] = complete_snapshots(run.chain, done.part)
         self.settle(run)
 
