@@ -29,7 +29,7 @@ from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, current_plans
 from penstock.spark.measuring import take_sample
 from penstock.spark.nodes import negotiator
-from penstock.spark.slots import LOCAL_NODE, is_local, nodes
+from penstock.spark.slots import LOCAL_NODE, is_local, nodes, real_cores
 from penstock.spark.steering import Steering
 from penstock.topology.sla import SLA
 
@@ -50,6 +50,7 @@ class Elasticity:
         self._actuator = SparkActuator(shell, None if is_local(spark) else negotiator(spark))
         self._steering: Steering | None = None
         self._sampled_s = 0.0
+        self._cores = real_cores(spark) if is_local(spark) else 0
 
     # -- by hand ------------------------------------------------------------------------------------------------------
 
@@ -195,8 +196,10 @@ class Elasticity:
         engine = self._shell.engine
         sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
         there = self._nodes()
+        # In local mode Spark is told of more slots than there are cores; those are not for a policy to give.
+        cores = min(engine.placing.capacity, self._cores) if self._cores else engine.placing.capacity - sources
         return Limits(
-            max(1, engine.placing.capacity - sources),
+            max(1, cores),
             max_nodes=len(there),
             cores_per_node=max(node.cores for node in there),
         )
@@ -204,7 +207,7 @@ class Elasticity:
     def _nodes(self) -> list[NodeSample]:
         loads = self._shell.node_loads
         if is_local(self._spark):
-            return [_node(LOCAL_NODE, self._shell.engine.placing.capacity, loads)]
+            return [_node(LOCAL_NODE, max(1, min(self._shell.engine.placing.capacity, self._cores)), loads)]
         return [_node(one.executor_id, one.cores, loads) for one in nodes(self._spark)]
 
 
