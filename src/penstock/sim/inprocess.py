@@ -132,7 +132,7 @@ class Driver(Process):
         self.loop.note(f"{self.name} generation {self.generation} starts")
         for stage in self.program.stages.values():
             if stage.generate is not None:
-                self.engine.set_arrivals(stage.name, self._arrivals(stage))
+                self.engine.sources.set_arrivals(stage.name, self._arrivals(stage))
         self._soon(0.0, lambda: self.engine.start(self.capacity))
         self._soon(0.0, self._office)
 

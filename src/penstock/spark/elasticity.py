@@ -139,7 +139,7 @@ class Elasticity:
 
     # -- by the loop --------------------------------------------------------------------------------------------------
 
-    def hold(self, sla: SLA, policy: str, every_s: float) -> None:
+    def hold(self, sla: SLA, policy: str, every_s: float = 1.0) -> None:
         """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
@@ -155,6 +155,20 @@ class Elasticity:
             Journal(),
         )
         self._steering = Steering(loop, self._take, every_s, self._refresh)
+
+    def describe(self) -> list[str]:
+        """Return a line for every task: operator, index, node, shards and rows so far."""
+
+        def look() -> list[str]:
+            engine = self._shell.engine
+            return [
+                f"{name} task {index} on node {node or 'none yet'}: {int((plan.task_of == index).sum())} of "
+                f"{len(plan.task_of)} shards, {engine.runs[name].counts.task_rows.get(index, 0):,} rows"
+                for name, plan in current_plans(engine).items()
+                for index, node in plan.tasks.items()
+            ]
+
+        return self._shell.hub.ask(look)
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""

@@ -18,6 +18,9 @@ THETA = 1.2
 NEAR_RATIO = 0.02
 """Results that differ by less than this share of the mean load count as equal; the cheaper move is taken."""
 
+ROUNDS_PER_SHARD = 4
+"""Rounds after which balancing without a cap gives up; a shard may move more than once before all lie well."""
+
 
 def plan_balance(shards: Shards, theta: float = THETA, max_moves: int | None = None) -> Balance:
     """Move shards from the most to the least loaded task until δ <= θ or no move helps (Elasticutor 3.1).
@@ -28,7 +31,7 @@ def plan_balance(shards: Shards, theta: float = THETA, max_moves: int | None = N
     """
     table = Table(shards, shards.tasks, shards.speed)
     before = table.delta()
-    limit = len(shards.load) if max_moves is None else max_moves
+    limit = ROUNDS_PER_SHARD * len(shards.load) if max_moves is None else max_moves
     moved = run_rounds(table, theta, limit)
     return table.result(before, explain(table, before, theta, capped=moved >= limit))
 
@@ -52,6 +55,9 @@ def run_rounds(table: Table, theta: float, limit: int) -> int:
         else:
             table.move(*found)
             moves += 1
+            if len(table.speeds) > 1:
+                # A fast task that has lost load may take now what no task could before.
+                relievable[:] = True
     return moves
 
 
@@ -68,8 +74,10 @@ def find_move(table: Table, source: int, theta: float, target: int | None = None
     weight = table.load[shards][:, None]
     left = (table.loads[source] - weight) / table.speed[source]
     after = np.maximum(left, (table.loads[targets] + weight) / table.speed[targets])
+    # What does not lower the larger load is no choice at all, however cheap: rounds end because every move does.
+    after = np.where(after < times[source] * (1 - TINY), after, np.inf)
     lowest = float(after.min(initial=np.inf))
-    if not lowest < times[source] * (1 - TINY):
+    if lowest == np.inf:
         return None
     crosses = table.node[targets] != table.home[shards][:, None]
     row, column = _cheapest(after, crosses, _bytes(table, shards), lowest, table.mean, theta)

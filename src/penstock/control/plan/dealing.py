@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from penstock.control.plan.balancing import THETA, explain, find_move, run_rounds
+from penstock.control.plan.balancing import ROUNDS_PER_SHARD, THETA, explain, find_move, run_rounds
 from penstock.control.plan.shards import Balance, Shards, Table, derive_imbalance
 
 IDLE_RATIO = 0.01
@@ -31,7 +31,7 @@ def deal_shards(
     before = derive_imbalance(shards)
     _give_away(table, theta)
     _fill(table, [int(p) for p, name in enumerate(table.names) if int(name) not in shards.tasks], theta)
-    run_rounds(table, theta, len(load))
+    run_rounds(table, theta, ROUNDS_PER_SHARD * len(load))
     return table.result(before, explain(table, before, theta, capped=False))
 
 
@@ -53,7 +53,9 @@ def _give_away(table: Table, theta: float) -> None:
 def _fill(table: Table, new: Sequence[int], theta: float) -> None:
     """Fill new tasks, the emptiest first, until each has 2 - θ of the mean or no task can give it a shard."""
     hungry = set(new)
-    while hungry:
+    for _ in range(2 * len(table.load) + len(new)):
+        if not hungry:
+            return
         times = table.times
         place = min(hungry, key=lambda one: (times[one], one))
         if times[place] >= (2 - theta) * table.mean or not _feed(table, place, theta):

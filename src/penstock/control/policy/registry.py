@@ -18,7 +18,10 @@ DEFAULT = "penstock"
 BUILT_IN: dict[str, str] = {
     "drs": "penstock.control.policy.drs:DrsPolicy",
     "drs-lb": "penstock.control.policy.drs:make_drs_lb",
+    "elasticutor": "penstock.control.policy.elasticutor:ElasticutorPolicy",
     "esstream": "penstock.control.policy.esstream:EsStreamPolicy",
+    "naive-ec": "penstock.control.policy.elasticutor:make_naive_ec",
+    "resource-centric": "penstock.control.policy.elasticutor:make_resource_centric",
     "static": "penstock.control.policy.static:StaticPolicy",
     "streamswitch": "penstock.control.policy.streamswitch:StreamSwitchPolicy",
 }

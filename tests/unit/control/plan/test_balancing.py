@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.plan.balancing import THETA, plan_balance
+from penstock.control.plan.balancing import THETA, find_move, plan_balance
 from penstock.control.plan.plan import Move
-from penstock.control.plan.shards import Shards, derive_imbalance
+from penstock.control.plan.shards import Shards, Table, derive_imbalance
 
 
 def shards_of(
@@ -85,6 +85,18 @@ def test_what_is_balanced_stays_as_it_is(shards: Shards) -> None:
 @given(executors(), st.integers(0, 3))
 def test_no_more_moves_than_are_allowed(shards: Shards, most: int) -> None:
     assert len(plan_balance(shards, max_moves=most).moves) <= most
+
+
+@given(executors(), st.sampled_from([1.0, 1.2, 3.0]))
+def test_every_move_lowers_the_larger_of_the_two_loads(shards: Shards, theta: float) -> None:
+    table = Table(shards, shards.tasks, shards.speed)
+    for source, target in itertools.product(range(len(shards.tasks)), [None, *range(len(shards.tasks))]):
+        found = find_move(table, source, theta, target) if target != source else None
+        if found is not None:
+            before, back = table.times[source], table.at[found[0]]
+            table.move(*found)
+            assert max(table.times[source], table.times[found[1]]) < before
+            table.move(found[0], int(back))
 
 
 def brute_force(shards: Shards, theta: float) -> tuple[float, int]:

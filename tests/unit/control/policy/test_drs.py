@@ -203,6 +203,26 @@ def test_a_load_that_nothing_can_serve_leads_to_one_diagnosis(scope: str) -> Non
     assert len(world.plans) <= 5 and "nothing can help" in world.proposals[-1].action
 
 
+@pytest.mark.parametrize("scope", ["operator", "end-to-end"])
+def test_an_overload_shared_by_two_equals_is_not_dealt_back_and_forth(scope: str) -> None:
+    world = World(
+        {"a": make_station(np.full(16, 200.0), 200.0, 1), "b": make_station(np.full(16, 225.0), 300.0, 1)},
+        limits=Limits(8),
+        sla=SLA(1.0, scope=scope),
+        edges={("in", "a"): 3200.0, ("a", "b"): 3600.0},
+        sources={"in": 3200.0},
+        noise=0.1,
+    )
+    world.run(DrsPolicy(reallocation_s=2), 300)
+    assert len(world.plans) <= 3 and "nothing can help" in world.proposals[-1].action
+
+
+def test_drs_lb_does_not_move_shards_back_and_forth_in_an_overload() -> None:
+    world = World({"a": make_station(np.full(24, 100.0), 200.0, 1)}, limits=Limits(8), noise=0.1)
+    world.run(make_drs_lb(reallocation_s=2, margin=0.2), 300)
+    assert world.k("a") == 8 and len(world.plans) <= 6
+
+
 def test_bad_configuration_is_refused_with_the_bound_that_makes_it_possible() -> None:
     with pytest.raises(DeclarationError, match=r"t_min_s of 2 s must lie under the bound of 1 s"):
         DrsPolicy(t_min_s=2.0, t_max_s=1.0)

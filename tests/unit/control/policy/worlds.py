@@ -18,6 +18,7 @@ from penstock.control.measure.estimate import (
     NodeEstimate,
     TaskEstimate,
 )
+from penstock.control.plan import checking
 from penstock.control.plan.plan import Plan
 from penstock.control.policy.protocol import Limits, Policy, Proposal
 from penstock.control.sla import SLA
@@ -74,12 +75,25 @@ class World:
         found = Estimate(
             self.at_s,
             executors,
-            self.nodes,
+            self._loaded(),
             self.edges,
             self.sources or {"in": entering},
             latency_s=sum(sojourns) / entering if entering else None,
         )
         return replace(found, **more)  # type: ignore[arg-type]
+
+    def _busy(self, station: Station, index: int, node: str) -> float:
+        mine = station.task_of == index
+        service = station.service_per_s * self.nodes[node].speed
+        waits = float(station.backlog[mine].sum()) > 0
+        return 1.0 if waits else min(float(station.rates[mine].sum()) / service, 1.0)
+
+    def _loaded(self) -> dict[str, NodeEstimate]:
+        busy = dict.fromkeys(self.nodes, 0.0)
+        for station in self.stations.values():
+            for index, node in station.tasks.items():
+                busy[node] += self._busy(station, index, node)
+        return {n: replace(node, cpu_ratio=busy[n] / max(node.cores, 1)) for n, node in self.nodes.items()}
 
     def _look(self, name: str, station: Station) -> ExecutorEstimate:
         seen = station.rates * np.maximum(
@@ -95,7 +109,13 @@ class World:
         known = np.isfinite(latency)
         mean = float((latency[known] * station.rates[known]).sum() / max(station.rates[known].sum(), 1e-12))
         tasks = tuple(
-            TaskEstimate(index, node, station.service_per_s * self.nodes[node].speed)
+            TaskEstimate(
+                index,
+                node,
+                station.service_per_s * self.nodes[node].speed,
+                self._busy(station, index, node),
+                cpu_ratio=self._busy(station, index, node) / self.nodes[node].cores,
+            )
             for index, node in sorted(station.tasks.items())
         )
         return ExecutorEstimate(
@@ -154,6 +174,7 @@ class World:
 def check_plan(world: World, plan: Plan) -> None:
     """Hold what every plan must: shards conserved, each with a task of the plan, cores within limits and nodes."""
     assert not plan.changes_nothing
+    checking.check_plan(plan, world.estimate(), world.limits)
     held: dict[str, int] = dict.fromkeys(world.nodes, 0)
     for name, station in world.stations.items():
         tasks = plan.executors[name].tasks if name in plan.executors else station.tasks

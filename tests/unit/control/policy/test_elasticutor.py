@@ -1,0 +1,218 @@
+"""elasticutor, naive-ec and resource-centric: what they see, what they do, and when they leave things alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.unit.control.policy.worlds import World, make_station
+
+from penstock.control.measure.estimate import NodeEstimate
+from penstock.control.plan.checking import check_plan
+from penstock.control.policy.elasticutor import ElasticutorPolicy
+from penstock.control.policy.protocol import Limits, Proposal
+from penstock.control.policy.registry import make_policy
+from penstock.control.sla import SLA
+from penstock.errors import DeclarationError
+
+EVEN = np.full(64, 1000.0 / 64)
+"""A thousand rows a second over 64 shards."""
+
+
+def skewed(share: float) -> np.ndarray:
+    """A thousand rows a second, this share of them on the shards of task 0 of four."""
+    mine = np.arange(64) % 4 == 0
+    return np.where(mine, share * 1000 / 16, (1 - share) * 1000 / 48)
+
+
+def acted(world: World) -> list[Proposal]:
+    return [one for one in world.proposals if one.plan is not None]
+
+
+def test_what_is_balanced_and_within_the_target_is_left_alone() -> None:
+    world = World({"match": make_station(EVEN, 400.0, 4)}, sla=SLA(0.5, scope="operator"))
+    world.run(ElasticutorPolicy(), 20)
+    assert acted(world) == []
+    assert "within 500 ms" in world.proposals[-1].symptom
+    assert "no change: δ of match is 1.00, 4 of 64 cores held" in world.proposals[-1].action
+
+
+def test_a_task_that_holds_too_much_is_relieved_by_moving_shards_alone() -> None:
+    world = World({"match": make_station(skewed(0.45), 400.0, 4)}, sla=SLA(0.05, scope="operator"))
+    world.run(ElasticutorPolicy(), 10)
+    first = acted(world)[0]
+    assert "task 0 of match holds 45% of load" in first.symptom
+    assert "moved" in first.action and "shards of match to 3 tasks" in first.action
+    assert world.k("match") == 4
+    assert len(acted(world)) == 1
+    assert world.proposals[-1].symptom.endswith("within 50 ms")
+
+
+def test_load_beyond_the_cores_gets_as_many_as_the_target_takes() -> None:
+    world = World({"match": make_station(EVEN, 100.0, 4)}, sla=SLA(0.1, scope="operator"))
+    world.run(ElasticutorPolicy(), 60)
+    assert "match: 4 -> " in acted(world)[0].action
+    assert acted(world)[0].urgent
+    assert 11 <= world.k("match") <= 20
+    assert world.proposals[-1].plan is None
+    assert world.estimate().executors["match"].measured_s <= 0.1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("model", ["mmk", "gigk", "epoch"])
+def test_every_model_serves_a_chain_end_to_end(model: str) -> None:
+    world = World(
+        {"parse": make_station(EVEN, 500.0, 1), "match": make_station(EVEN, 100.0, 2)},
+        edges={("in", "parse"): 1000.0, ("parse", "match"): 1000.0},
+        sources={"in": 1000.0},
+        sla=SLA(0.5),
+    )
+    world.run(ElasticutorPolicy(model=model), 60)
+    assert world.k("parse") >= 3 and world.k("match") >= 11
+    assert world.proposals[-1].plan is None
+    found = world.estimate()
+    assert found.latency_s is not None and found.latency_s <= 0.5
+
+
+def test_every_plan_passes_the_check() -> None:
+    nodes = {
+        name: NodeEstimate(name, 6, speed=speed) for name, speed in [("n0", 1.0), ("n1", 0.5), ("n2", 1.0)]
+    }
+    world = World(
+        {"match": make_station(skewed(0.4), 100.0, 4), "count": make_station(EVEN, 1000.0, 2, "n1")},
+        nodes=nodes,
+        limits=Limits(max_cores=16, min_nodes=3, max_nodes=3),
+        sla=SLA(0.2, scope="operator"),
+        noise=0.1,
+    )
+    policy = ElasticutorPolicy(give_back_s=5.0, settle_s=1.0)
+    for turn in range(60):
+        world.stations["match"].rates = skewed(0.25 + 0.25 * (turn // 20 % 2)) * (0.5 if turn > 40 else 1.0)
+        before = world.estimate()
+        found = world.turn(policy)
+        if found.plan is not None:
+            check_plan(found.plan, before, world.limits)
+    assert acted(world)
+
+
+def test_a_steady_noisy_load_leads_to_no_action() -> None:
+    world = World(
+        {"match": make_station(EVEN, 100.0, 4), "count": make_station(EVEN, 600.0, 1)},
+        sla=SLA(0.2, scope="operator"),
+        noise=0.05,
+    )
+    policy = ElasticutorPolicy()
+    world.run(policy, 200)
+    settled = len(acted(world))
+    world.run(policy, 1800)
+    assert len(acted(world)) == settled
+
+
+def test_load_that_nothing_can_serve_is_diagnosed_once_and_is_no_storm() -> None:
+    world = World(
+        {"match": make_station(EVEN, 50.0, 2), "count": make_station(EVEN, 100.0, 2)},
+        nodes={"n0": NodeEstimate("n0", 8)},
+        limits=Limits(max_cores=8),
+        sla=SLA(0.2, scope="operator"),
+        noise=0.05,
+    )
+    world.run(ElasticutorPolicy(), 120)
+    assert len(acted(world)) <= 2
+    assert world.k("match") + world.k("count") == 8
+    assert world.k("match") > world.k("count")
+    assert "predicted unbounded" in acted(world)[0].action
+    said = {one.action for one in world.proposals[-20:]}
+    assert all(one.startswith("no change: 8 cores cannot serve the load: give at least 3") for one in said)
+
+
+def test_a_shard_hotter_than_a_core_is_named() -> None:
+    rates = np.where(np.arange(64) == 5, 380.0, 620.0 / 63)
+    world = World({"match": make_station(rates, 300.0, 6)}, sla=SLA(0.2, scope="operator"))
+    world.run(ElasticutorPolicy(), 60)
+    assert "one shard of match, 5, is 38% of the load" in world.proposals[-1].action
+    assert world.proposals[-1].plan is None
+    assert world.k("match") <= 8
+    assert len(acted(world)) <= 4
+
+
+def test_cores_that_have_long_been_too_many_are_given_back_and_the_target_holds() -> None:
+    world = World({"match": make_station(EVEN, 100.0, 30)}, sla=SLA(0.1, scope="operator"))
+    policy = ElasticutorPolicy(give_back_s=10.0)
+    world.run(policy, 9)
+    assert world.k("match") == 30
+    world.run(policy, 100)
+    assert 11 <= world.k("match") <= 20
+    assert world.proposals[-1].plan is None
+    assert "30 cores held" in acted(world)[0].symptom
+
+
+def test_a_core_passes_to_the_executor_that_needs_it_when_none_is_free() -> None:
+    world = World(
+        {"match": make_station(EVEN, 200.0, 4), "count": make_station(EVEN / 10, 200.0, 6)},
+        nodes={"n0": NodeEstimate("n0", 10)},
+        limits=Limits(max_cores=10),
+        sla=SLA(0.2, scope="operator"),
+    )
+    world.run(ElasticutorPolicy(give_back_s=None), 60)
+    assert world.k("match") >= 6
+    assert world.k("match") + world.k("count") == 10
+
+
+def three_nodes(policy: ElasticutorPolicy) -> World:
+    nodes = {f"n{at}": NodeEstimate(f"n{at}", 12) for at in range(3)}
+    world = World(
+        {"match": make_station(EVEN, 200.0, 2, "n1")},
+        nodes=nodes,
+        limits=Limits(max_cores=36),
+        sla=SLA(0.2, scope="operator"),
+    )
+    world.turn(policy)
+    return world
+
+
+def test_elasticutor_grows_at_home_and_the_naive_variants_anywhere() -> None:
+    at_home = three_nodes(ElasticutorPolicy())
+    assert set(at_home.stations["match"].tasks.values()) == {"n1"}
+    for name in ("naive-ec", "resource-centric"):
+        spread = three_nodes(make_policy(name))  # type: ignore[arg-type]
+        assert len(set(spread.stations["match"].tasks.values())) == 3
+
+
+def test_only_the_resource_centric_baseline_stops_all_rows() -> None:
+    for name, pauses in [("elasticutor", False), ("naive-ec", False), ("resource-centric", True)]:
+        world = three_nodes(make_policy(name))  # type: ignore[arg-type]
+        assert [plan.global_pause for plan in world.plans] == [pauses]
+
+
+def test_nodes_are_asked_for_when_cores_run_out() -> None:
+    world = World(
+        {"match": make_station(EVEN, 100.0, 2)},
+        nodes={"n0": NodeEstimate("n0", 4)},
+        limits=Limits(max_cores=4, max_nodes=5, cores_per_node=4),
+        sla=SLA(0.2, scope="operator"),
+    )
+    found = world.turn(ElasticutorPolicy())
+    assert found.plan is not None and found.plan.add_nodes == 2
+    assert "asked for 2 nodes" in found.action
+
+
+def test_nothing_is_decided_while_a_plan_is_carried_out_or_nothing_is_known() -> None:
+    world = World({"match": make_station(EVEN, 100.0, 4)}, sla=SLA(0.1, scope="operator"))
+    policy = ElasticutorPolicy()
+    assert world.turn(policy, treating=True).plan is None
+    assert world.turn(policy, invalid="no sample").plan is None
+    world.stations["match"].service_per_s = math.nan
+    assert "no service rate of match" in policy.propose(world.estimate(), world.sla, world.limits).symptom
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": "magic"}, "model must be one of"),
+        ({"theta": 1.0}, "theta must be above 1"),
+        ({"margin": 1.0}, "margin"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        make_policy("elasticutor", **options)

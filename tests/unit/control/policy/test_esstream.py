@@ -1,0 +1,219 @@
+"""esstream: k* against enumeration, nodes by skewness, and what it never does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.control.policy.worlds import World, make_station
+
+from penstock.control.measure.estimate import NodeEstimate
+from penstock.control.measure.nodes import Need
+from penstock.control.model.queues import mmk_rows
+from penstock.control.policy.esstream import EsStreamPolicy
+from penstock.control.policy.marginal import derive_best_k
+from penstock.control.policy.nodeloads import derive_node_loads, derive_skewness, place_tasks
+from penstock.control.policy.protocol import Limits
+from penstock.errors import DeclarationError
+
+
+def flat(total: float, shards: int = 64) -> np.ndarray:
+    return np.full(shards, total / shards)
+
+
+@given(st.floats(0.1, 400.0), st.floats(1.0, 50.0), st.floats(0.01, 0.9))
+def test_best_k_minimises_the_cost_of_tasks_and_rows(rate: float, service: float, beta: float) -> None:
+    found = derive_best_k(rate, service, beta)
+    least = int(rate / service) + 1
+    cost = {k: beta * k + (1 - beta) * mmk_rows(rate, service, k) for k in range(least, least + 60)}
+    assert cost[found] <= min(cost.values()) * (1 + 1e-9)
+
+
+@given(st.floats(0.1, 100.0), st.floats(0.02, 0.5))
+def test_best_k_rises_with_load_and_falls_with_the_cost_of_a_task(rate: float, beta: float) -> None:
+    assert derive_best_k(rate * 1.5, 10.0, beta) >= derive_best_k(rate, 10.0, beta)
+    assert derive_best_k(rate, 10.0, beta * 1.5) <= derive_best_k(rate, 10.0, beta)
+
+
+def test_skewness_is_defined_for_few_nodes_and_for_equal_ones() -> None:
+    assert derive_skewness([]) == derive_skewness([0.2]) == derive_skewness([0.1, 0.9]) == 0.0
+    assert derive_skewness([0.5, 0.5, 0.5]) == 0.0
+    assert derive_skewness([0.1, 0.1, 0.1, 0.9]) > 1 > -1 > derive_skewness([0.9, 0.9, 0.9, 0.1])
+
+
+def test_operators_get_their_k_and_keep_it() -> None:
+    world = World(
+        {"count": make_station(flat(1800), 600.0, 12), "store": make_station(flat(1800), 300.0, 2)},
+        edges={("in", "count"): 1800.0, ("count", "store"): 1800.0},
+        sources={"in": 1800.0},
+    )
+    world.run(EsStreamPolicy(), 60)
+    beta = 1 / 64
+    assert world.k("count") == derive_best_k(1800, 600, beta) < 12
+    assert world.k("store") == derive_best_k(1800, 300, beta) > 6
+    assert len(world.plans) == 1 and "count 12 -> " in world.proposals[0].action
+
+
+def test_a_change_under_the_trigger_is_ignored_and_one_over_it_is_not() -> None:
+    world = World({"count": make_station(flat(1000), 200.0, 1)})
+    policy = EsStreamPolicy()
+    world.run(policy, 15)
+    settled = world.k("count")
+    world.stations["count"].rates = flat(1150)
+    world.run(policy, 30)
+    assert world.k("count") == settled and len(world.plans) == 1
+    world.stations["count"].rates = flat(1300)
+    world.run(policy, 15)
+    assert world.k("count") > settled and len(world.plans) == 2
+
+
+def test_adjustments_keep_their_interval() -> None:
+    world = World({"count": make_station(flat(1000), 200.0, 1)})
+    policy = EsStreamPolicy(interval_s=10)
+    world.run(policy, 2)
+    world.stations["count"].rates = flat(2000)
+    world.run(policy, 5)
+    assert len(world.plans) == 1 and "10 s old" in world.proposals[-1].action
+    world.run(policy, 10)
+    assert len(world.plans) == 2
+
+
+def test_a_consumer_is_scaled_for_what_its_producer_will_send() -> None:
+    world = World(
+        {"first": make_station(flat(1000), 200.0, 1), "second": make_station(flat(200), 200.0, 1)},
+        edges={("in", "first"): 1000.0, ("first", "second"): 200.0},
+        sources={"in": 1000.0},
+    )
+    found = world.turn(EsStreamPolicy())
+    assert found.plan is not None and found.plan.executors["second"].k >= 6
+
+
+def test_a_loop_is_one_station_and_both_of_its_operators_keep_up() -> None:
+    world = World(
+        {"a": make_station(flat(200), 100.0, 3), "b": make_station(flat(100), 100.0, 2)},
+        edges={("in", "a"): 100.0, ("a", "b"): 100.0, ("b", "a"): 100.0},
+        sources={"in": 100.0},
+    )
+    world.run(EsStreamPolicy(), 20)
+    assert world.k("a") >= 3 and world.k("b") >= 2 and len(world.plans) <= 1
+
+
+def test_new_tasks_go_to_the_least_loaded_node_that_fits() -> None:
+    station = make_station(flat(500), 200.0, 3)
+    station.tasks = {0: "n0", 1: "n0", 2: "n1"}
+    nodes = {"n0": NodeEstimate("n0", 4), "n1": NodeEstimate("n1", 8), "n2": NodeEstimate("n2", 1)}
+    world = World({"count": station}, nodes, Limits(13, 3, 3))
+    world.turn(EsStreamPolicy())
+    added = [node for index, node in world.stations["count"].tasks.items() if index > 2]
+    assert added and set(added) == {"n1"}
+
+
+def test_near_a_bottleneck_new_tasks_go_to_other_nodes() -> None:
+    station = make_station(flat(1500), 200.0, 8)
+    nodes = {"n0": NodeEstimate("n0", 10), "n1": NodeEstimate("n1", 10)}
+    world = World({"count": station}, nodes, Limits(20, 2, 2))
+    world.turn(EsStreamPolicy(phi=0.7))
+    added = [node for index, node in world.stations["count"].tasks.items() if index > 7]
+    assert added and set(added) == {"n1"}
+
+
+def test_nodes_come_with_load_and_the_ones_that_came_go_first() -> None:
+    world = World(
+        {"count": make_station(flat(400), 200.0, 2)},
+        {"n0": NodeEstimate("n0", 4)},
+        Limits(20, 1, 3, 8, node_start_s=5),
+    )
+    policy = EsStreamPolicy()
+    world.run(policy, 20)
+    world.stations["count"].rates = flat(1600)
+    world.run(policy, 80)
+    assert len(world.nodes) > 1 and world.k("count") * 200 > 1600
+    world.stations["count"].rates = flat(100)
+    world.run(policy, 100)
+    assert list(world.nodes) == ["n0"] and set(world.stations["count"].tasks.values()) == {"n0"}
+
+
+def test_in_idle_times_the_node_that_came_later_gives_first_though_it_is_less_loaded() -> None:
+    world = World(
+        {"count": make_station(flat(20), 200.0, 1)}, {"n0": NodeEstimate("n0", 4)}, Limits(12, 1, 2)
+    )
+    policy = EsStreamPolicy(interval_s=1)
+    world.run(policy, 2)
+    world.nodes = {**world.nodes, "n1": NodeEstimate("n1", 8)}
+    world.stations["count"] = make_station(flat(20), 200.0, 5)
+    world.stations["count"].tasks = {0: "n0", 1: "n0", 2: "n0", 3: "n1", 4: "n1"}
+    policy._seen.clear()
+    world.run(policy, 3)
+    assert set(world.stations["count"].tasks.values()) == {"n0"}
+
+
+def test_the_two_other_placements_differ_as_they_should() -> None:
+    nodes = {name: NodeEstimate(name, 8) for name in ("n0", "n1", "n2")}
+    station = make_station(flat(10), 200.0, 1)
+    world = World({"count": station}, nodes, Limits(24, 1, 3))
+    need = [Need(0.05, 0.05, 0.0)] * 6
+    limit = Need(0.85, 0.85, 0.85)
+
+    def spread(placement: str) -> list[int]:
+        table = derive_node_loads(world.estimate(), world.limits, limit)
+        found = place_tasks(table, need, placement)
+        return sorted(found.count(name) for name in nodes)
+
+    assert spread("even") == [2, 2, 2] or spread("even") == [1, 2, 3]
+    assert spread("r-storm") == [0, 0, 6]
+    assert max(spread("least-loaded")) <= 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.floats(0.3, 15.0),
+    st.integers(2, 20),
+    st.sampled_from(["least-loaded", "even", "r-storm"]),
+)
+def test_every_plan_is_feasible(seed: int, load: float, cap: int, placement: str) -> None:
+    random = np.random.default_rng(seed)
+    rates = random.zipf(1.9, 24).clip(1, 500).astype(float)
+    rates *= 100 * load / rates.sum()
+    nodes = {"n0": NodeEstimate("n0", cap), "n1": NodeEstimate("n1", 3, speed=0.5)}
+    stations = {"a": make_station(rates, 100.0, 1), "b": make_station(rates[::-1].copy(), 150.0, 1)}
+    edges = {("in", "a"): 100 * load, ("a", "b"): 100 * load}
+    world = World(stations, nodes, Limits(cap + 2, 1, 3, 4), edges=edges, noise=0.1, seed=seed)
+    world.run(EsStreamPolicy(placement=placement, interval_s=2), 30)
+
+
+def test_a_steady_noisy_load_leads_to_no_action() -> None:
+    world = World({"count": make_station(flat(1000), 200.0, 1)}, noise=0.1)
+    policy = EsStreamPolicy()
+    world.run(policy, 5)
+    world.plans.clear()
+    world.run(policy, 1000)
+    assert not world.plans
+
+
+def test_missing_metrics_lead_to_no_change_and_then_to_normal_decisions() -> None:
+    world = World({"count": make_station(flat(1000), 200.0, 2)})
+    policy = EsStreamPolicy()
+    assert all(world.turn(policy, invalid="no sample").plan is None for _ in range(5))
+    assert world.turn(policy).plan is not None
+
+
+def test_a_load_that_nothing_can_serve_leads_to_one_diagnosis() -> None:
+    world = World(
+        {"a": make_station(flat(3200, 16), 200.0, 1), "b": make_station(flat(3600, 16), 300.0, 1)},
+        {"n0": NodeEstimate("n0", 32)},
+        Limits(8),
+        edges={("in", "a"): 3200.0, ("a", "b"): 3600.0},
+        sources={"in": 3200.0},
+        noise=0.1,
+    )
+    world.run(EsStreamPolicy(interval_s=2), 400)
+    assert world.k("a") + world.k("b") == 8 and len(world.plans) <= 3
+    assert "nothing can help" in world.proposals[-1].action and "8 can be had" in world.proposals[-1].action
+
+
+@pytest.mark.parametrize("bad", [{"placement": "best"}, {"beta": 1.0}, {"phi": 0.9}, {"zeta": 0.8}])
+def test_parameters_that_cannot_be_meant_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(DeclarationError, match="esstream: "):
+        EsStreamPolicy(**bad)  # type: ignore[arg-type]
