@@ -342,7 +342,10 @@ class Driver(Process):
     def _start_lease(self, name: str, wanted: str | None) -> None:
         self._count += 1
         node = f"n{self._count % self.nodes}"
-        if wanted in {f"n{number}" for number in range(self.nodes)} and self.loop.between(0.0, 1.0) < LANDS_THERE:
+        if (
+            wanted in {f"n{number}" for number in range(self.nodes)}
+            and self.loop.between(0.0, 1.0) < LANDS_THERE
+        ):
             node = wanted or node
         lease = SimLease(self, self._life, name, node, self._disk_of(name))
         self.leases[name] = lease

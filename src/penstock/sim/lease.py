@@ -117,7 +117,9 @@ class SimLease:
                 self._finish_gated(self.gate)
             return
         if isinstance(message, messages.Prepare):
-            self._copies_at = max(self._copies_at, self._loop.now) + self._loop.between(*self._driver.delays.copy)
+            self._copies_at = max(self._copies_at, self._loop.now) + self._loop.between(
+                *self._driver.delays.copy
+            )
             self._loop.at(self._copies_at - self._loop.now, lambda: self._copy(message))
             self._done(None)
             return

@@ -25,7 +25,9 @@ def random_placement(engine: Engine, draw: random.Random, stage: str) -> Placeme
     most = max(1, min(MOST_TASKS, run.spec.shards if run.spec.kind == "operator" else MOST_TASKS))
     kept = [index for index in sorted(run.slots) if draw.random() < 0.6][:most]
     free = [index for index in range(INDEXES) if index not in run.slots]
-    fresh = draw.sample(free, min(len(free), draw.randint(0 if kept else 1, max(1, min(2, most - len(kept))))))
+    fresh = draw.sample(
+        free, min(len(free), draw.randint(0 if kept else 1, max(1, min(2, most - len(kept)))))
+    )
     nodes = sorted(engine.placing.known_nodes())
     tasks: dict[int, str | None] = dict.fromkeys(kept)
     tasks.update({index: draw.choice([None, *nodes]) for index in fresh[: max(1, most - len(kept))]})
@@ -44,6 +46,7 @@ def random_plan(engine: Engine, draw: random.Random, most_stages: int = 3) -> li
 def _deal(now: U16, tasks: list[int], draw: random.Random) -> U16:
     few = draw.random() < 0.5
     dealt = [
-        int(task) if few and task in tasks and draw.random() < 0.8 else draw.choice(tasks) for task in now.tolist()
+        int(task) if few and task in tasks and draw.random() < 0.8 else draw.choice(tasks)
+        for task in now.tolist()
     ]
     return np.array(dealt, np.uint16)

@@ -30,7 +30,21 @@ from penstock.testing.faults import SimCrash
 
 CHECKPOINT = "/work/checkpoint"
 CALM_S = 40.0
-LEASE_ACTIONS = ("kill", "kill", "pause", "pause", "cut", "cut", "gate", "gate", "clean", "resize", "plan", "plan", "plan")
+LEASE_ACTIONS = (
+    "kill",
+    "kill",
+    "pause",
+    "pause",
+    "cut",
+    "cut",
+    "gate",
+    "gate",
+    "clean",
+    "resize",
+    "plan",
+    "plan",
+    "plan",
+)
 DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop", "plan")
 
 
@@ -336,7 +350,9 @@ class World:
                 self.promises.check_failure(driver.failed)
         driver = self.drivers[-1]
         self.promises.check_schedule(driver)
-        settled = driver.run_until(lambda: all(map(driver.engine.placing.is_settled, driver.engine.runs)), CALM_S)
+        settled = driver.run_until(
+            lambda: all(map(driver.engine.placing.is_settled, driver.engine.runs)), CALM_S
+        )
         require(settled, f"not settled after {CALM_S} s on a healthy machine: {describe(driver)}")
         self.promises.check_owners(driver, whole=True)
         for _ in range(2):
@@ -362,7 +378,11 @@ class World:
 def describe_plan(engine: Engine) -> list[object]:
     """What a plan changes, to be compared."""
     return [
-        (name, run.shards.goal.tolist(), [(slot.index, slot.node, slot.leaving) for slot in run.slots.values()])
+        (
+            name,
+            run.shards.goal.tolist(),
+            [(slot.index, slot.node, slot.leaving) for slot in run.slots.values()],
+        )
         for name, run in engine.runs.items()
     ]
 
