@@ -100,6 +100,7 @@ class Placing:
         """Give every task without a lease to the lease that serves fewest, within what each should serve."""
         slots, nodes = self.slots(), self._nodes_of_leases()
         leases = [lease for lease in self._leases if nodes[lease] not in self.avoid]
+        self._free_from_nodes(slots, leases, nodes)
         for slot, lease in assign_tasks(slots, leases, self.wanted_leases(), nodes):
             slot.lease, slot.moving_to = lease, None
             if slot.node is not None and nodes[lease] != slot.node:
@@ -109,6 +110,20 @@ class Placing:
             slot.moving_to = lease
         self._leave_avoided(slots, leases, nodes)
         self._end_idle_leases()
+
+    def _free_from_nodes(
+        self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
+    ) -> None:
+        """A task whose node has no lease for it, when no more leases will come, runs anywhere: rows wait for it. One
+        that a plan has just added has its time to get one."""
+        if len(self._leases) < self.wanted_leases() or self._idle_leases():
+            return
+        for slot in slots:
+            if slot.lease is None and not any(slot.may_use(lease, nodes) for lease in leases):
+                run = self._runs[slot.stage]
+                if slot.stage not in self._deadlines or (run.task_of == slot.index).any():
+                    slot.node = None
+                    self.landed_elsewhere += 1
 
     def _leave_avoided(
         self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
@@ -123,14 +138,17 @@ class Placing:
 
     def _end_idle_leases(self) -> None:
         """A core that no task needs goes back to Spark; so does one that no waiting task can use, for one that can."""
-        slots = self.slots()
-        used = {name for slot in slots for name in (slot.home, slot.lease or slot.meant_for)}
-        idle = [lease for lease in self._leases if lease not in used]
-        waiting = any(slot.lease is None for slot in slots)
+        idle = self._idle_leases()
+        waiting = any(slot.lease is None for slot in self.slots())
         idle.sort(key=lambda lease: self._leases[lease].node in self.avoid)
         drained = bool(idle) and self._leases[idle[-1]].node in self.avoid
         if idle and (drained or waiting or len(self._leases) > self.wanted_leases()):
             self._engine.end_lease(idle[-1], "no task needs it")  # which looks again whether there are more
+
+    def _idle_leases(self) -> list[str]:
+        """Leases that no task has, goes to, or was meant for."""
+        used = {name for slot in self.slots() for name in (slot.home, slot.lease or slot.meant_for)}
+        return [lease for lease in self._leases if lease not in used]
 
     def _nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}
@@ -257,8 +275,11 @@ class Placing:
                 slot is None or slot.lease != copy.lease or slot.index == run.task_of[shard]
             ):
                 del self._copies[stage, shard]
-                at = np.array([shard], np.uint16)
-                self._engine.send(copy.lease, messages.Forget(name, 0, records.pack_u16(at)))
+                self._forget_copy(copy.lease, stage, shard)
+
+    def _forget_copy(self, lease: str, stage: str, shard: int) -> None:
+        at = records.pack_u16(np.array([shard], np.uint16))
+        self._engine.send(lease, messages.Forget(stage, 0, at))
 
     def is_settled(self, stage: str) -> bool:
         """Whether a stage is as the last plan wants it."""
@@ -284,17 +305,18 @@ class Placing:
         waiting = [slot.index for slot in run.slots.values() if slot.lease is None]
         if not waiting:
             return  # it is only slow
-        for slot in run.slots.values():
-            slot.leaving = slot.lease is None and not (run.task_of == slot.index).any()
         if run.spec.kind == "operator":
             lost = np.isin(run.shards.goal, waiting)
             run.shards.goal[lost] = run.task_of[lost]
-            kept = set(run.shards.goal.tolist())
-            for slot in run.slots.values():
-                slot.leaving = slot.leaving and slot.index not in kept
+            kept = {*run.shards.goal.tolist(), *run.task_of.tolist()}
             self._forget_copies(run)
+        else:
+            kept = set(waiting) if len(waiting) == len(run.slots) else set()
+        for slot in run.slots.values():
+            slot.leaving = slot.lease is None and slot.index not in kept
         names = ", ".join(map(str, waiting))
         self._given_up[run.spec.name] = f"no lease came up in time for task {names}"
+        self.assign()
 
     # -- between two epochs -------------------------------------------------------------------------------------------
 
@@ -345,6 +367,7 @@ class Placing:
         if near:
             ready = shards
         else:
+            self._forget_copies(run)  # the destination may have another lease by now
             ready = shards[[self._may_go(run, int(shard)) for shard in shards]]
             self._copy(run, destination, shards)
         if len(ready):
@@ -408,11 +431,13 @@ class Placing:
         return set().union(*(copy.files for copy in self._copies.values() if copy.name is None))
 
     def _retire(self, run: Run) -> None:
-        gone = [
-            slot.index
-            for slot in run.slots.values()
-            if slot.leaving and (run.spec.kind != "operator" or not run.shards.wanted_by(slot.index))
-        ]
+        """End tasks that have nothing left to do; those of a source work until others can."""
+        if run.spec.kind == "operator":
+            idle = [index for index in run.slots if not run.shards.wanted_by(index)]
+        else:
+            ready = all(slot.lease in self._leases for slot in run.slots.values() if not slot.leaving)
+            idle = [*run.slots] if ready else []
+        gone = [index for index in idle if run.slots[index].leaving]
         for index in gone:
             del run.slots[index]
             run.timers.pop(index, None)
@@ -460,6 +485,10 @@ class Placing:
                 return
         found = np.array([shard.shard for shard in brought.shards], np.uint16)
         run.shards.to(found, Holding.HELD)
+        for shard in found.tolist():
+            copy = self._copies.pop((run.spec.name, shard), None)
+            if copy is not None and copy.lease != lease:
+                self._forget_copy(copy.lease, run.spec.name, shard)
         run.note_timer(brought.task, brought.next_timer_us)
         self._note_moves(run, found, self._leases[lease].node)
 
@@ -488,13 +517,16 @@ class Placing:
         shards = run.note_released(released, self._leases[lease].node)
         run.note_timer(released.task, released.next_timer_us)
         for shard in shards.tolist():
-            copy = self._copies.pop((run.spec.name, shard), None)
-            if copy is not None and copy.name is not None:
+            target = run.slots.get(int(run.shards.goal[shard]))
+            there = self._leases.get(target.lease or "") if target is not None else None
+            if there is None:
+                continue
+            far = there.node != self._leases[lease].node
+            copy = self._copies.get((run.spec.name, shard))
+            if far and copy is not None and copy.name is not None and copy.lease == there.name:
                 run.handed_over[shard] = HandedOver(copy.node, copy.name, copy.version)
             wish = self._wishes.get((run.spec.name, shard))
-            target = run.slots.get(int(run.shards.goal[shard]))
-            if wish is not None and target is not None and target.lease in self._leases:
-                far = self._leases[target.lease].node != self._leases[lease].node
+            if wish is not None:
                 wish.bytes = run.size_of(np.array([shard], np.uint16)) if far else 0
         left = len(run.shards_of(slot)) or run.shards.is_under_way(slot.index)
         if slot.moving_to is not None and not left:
@@ -509,8 +541,8 @@ class Placing:
             key = (prepared.stage, shard.shard)
             copy = self._copies.get(key)
             if copy is None or copy.lease != lease:
-                continue
-            if shard.local:
+                self._forget_copy(lease, *key)
+            elif shard.local:
                 copy.name, copy.version = shard.local, shard.version
             else:
                 del self._copies[key]

@@ -357,7 +357,8 @@ class Worker:
             os.path.basename(home),
         )
         task.locals.update({shard.shard: name for shard, name in brought})
-        self._copier.taken(message.stage, list(task.locals))
+        paths = {shard.shard: f"{self._identity.node_dir}/{name}" for shard, name in brought}
+        self._copier.taken(message.stage, paths)
         found = [shard for shard, _ in brought]
         return messages.Brought(message.stage, message.task, found, task.next_timer_us())
 
