@@ -280,15 +280,17 @@ class StreamSwitchPolicy:
         StreamSwitch 5: the control plane's mapping is the one that counts after a failure. A plan that was refused or
         done after all left nothing behind; one that stopped halfway is taken back.
         """
-        switches = {
-            name: self._examine(executor) for name, executor in sorted(now.executors.items()) if executor.k
-        }
         reason, self._failure = self._failure, None
+        held = {name: executor for name, executor in sorted(now.executors.items()) if executor.k}
+        orphans = {name: derive_orphans(executor) for name, executor in held.items()}
+        if reason is None and not any(len(shards) for shards in orphans.values()):
+            self._published = {}
+            return None
+        switches = {name: self._examine(executor) for name, executor in held.items()}
         wanted: dict[str, Switch] = {}
         for name, (before, after) in self._published.items() if reason is not None else ():
             if name in switches and not holds(switches[name], before) and not holds(switches[name], after):
                 wanted[name] = restored(switches[name], before)
-        orphans = {name: derive_orphans(now.executors[name]) for name in switches}
         for name, shards in orphans.items():
             if len(shards):
                 wanted[name] = adopt(wanted.get(name, switches[name]), shards)
