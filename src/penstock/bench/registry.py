@@ -20,9 +20,15 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
     from penstock.bench.keyed_count import run as keyed_count
     from penstock.bench.machine import versions
     from penstock.bench.models import run as models
+    from penstock.bench.scaling import run as scaling
     from penstock.bench.schedule import run as schedule
 
-    benches: dict[str, Run] = {"keyed-count": keyed_count, "models": models, "schedule": schedule}
+    benches: dict[str, Run] = {
+        "keyed-count": keyed_count,
+        "models": models,
+        "scaling": scaling,
+        "schedule": schedule,
+    }
     if name not in benches:
         print(f"there is no bench {name!r}; there is {', '.join(benches)}", file=sys.stderr)
         return 2
