@@ -16,9 +16,11 @@ import numpy as np
 from penstock.control.apply.actuator import Outcome
 from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
+from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.estimating import Measurer
 from penstock.control.measure.sample import NodeSample, Sample
 from penstock.control.model.fitting import EpochFits
+from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
     from penstock.dataplane.engine import Engine
     from penstock.spark.shell import SparkShell
+
+RATE_LOOKS = 4
+"""Samples over which rates are measured when a person asks."""
 
 
 class Elasticity:
@@ -157,6 +162,39 @@ class Elasticity:
         )
         self._steering = Steering(loop, self._take, every_s, self._refresh)
 
+    def rates(self, seconds: float = 2.0) -> tuple[list[OperatorRate], str]:
+        """Measure for some seconds what arrives at each operator and what one core of it serves.
+
+        Raises:
+            PlanError: nothing can be said yet, and why.
+        """
+        measurer = Measurer()
+        now = self._measure(measurer)
+        for _ in range(RATE_LOOKS):
+            time.sleep(seconds / RATE_LOOKS)
+            now = self._measure(measurer)
+        if now is None or now.invalid is not None:
+            raise PlanError(
+                f"no rates yet: {now.invalid if now is not None else 'the query is over'}; try again later."
+            )
+        return derive_rates(now), f"rates of the last {seconds:g} s; {self._errors()}"
+
+    def _measure(self, measurer: Measurer) -> Estimate | None:
+        if self._shell.over:
+            return None
+        there, since = self._nodes(), time.monotonic() - 1.0
+        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since))
+        return measurer.measure(sample)
+
+    def _errors(self) -> str:
+        """How far predictions were off so far."""
+        errors = self._steering.loop.journal.model_errors() if self._steering is not None else {}
+        told = [
+            f"{name}: {one.count} predictions, off by {one.mean_absolute_ratio:.0%} on average"
+            for name, one in errors.items()
+        ]
+        return ", ".join(told) or "no prediction was checked against a measurement so far"
+
     def describe(self) -> list[str]:
         """Return a line for every task: operator, index, node, shards and rows so far."""
 
@@ -197,7 +235,9 @@ class Elasticity:
         sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
         there = self._nodes()
         # In local mode Spark is told of more slots than there are cores; those are not for a policy to give.
-        cores = min(engine.placing.capacity, self._cores) if self._cores else engine.placing.capacity - sources
+        cores = (
+            min(engine.placing.capacity, self._cores) if self._cores else engine.placing.capacity - sources
+        )
         return Limits(
             max(1, cores),
             max_nodes=len(there),
