@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import penstock
-from penstock.workloads.dynamics import DDL
+from penstock.workloads.dynamics import DDL, SCHEMA
 
 NAME = "calculate"
 SHARDS = 256
@@ -27,22 +27,26 @@ EMULATION = "service time is a sleep per row, so that the machine's cores stand 
 
 @dataclass
 class Service:
-    """Sleeps for work. Sleeps take longer than asked for; what was slept too much is taken off the next ones, up to a
-    bound, so that the mean service time holds and a pause of the machine is not caught up with."""
+    """Sleeps for work, a few milliseconds at a time: the machine could not wake up for every row of many cores.
 
+    Less than `at_least_s` is owed until more comes. Sleeps take longer than asked for; what was slept too much is taken off
+    the next ones, up to a bound, so that the mean service time holds and a long pause of the machine is not caught up with.
+    """
+
+    at_least_s: float = 0.005
+    max_credit_s: float = 0.05
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
-    max_credit_s: float = 0.005
     _owed_s: float = field(default=0.0, repr=False)
 
     def serve(self, seconds: float) -> None:
         """Be busy for so long, all calls taken together."""
         self._owed_s += seconds
-        if self._owed_s > 0.0:
-            began = self.clock()
-            self.sleep(self._owed_s)
-            self._owed_s -= self.clock() - began
-        self._owed_s = max(self._owed_s, -self.max_credit_s)
+        if self._owed_s < self.at_least_s:
+            return
+        began = self.clock()
+        self.sleep(self._owed_s)
+        self._owed_s = max(self._owed_s - (self.clock() - began), -self.max_credit_s)
 
 
 _SERVICE = Service()
@@ -50,7 +54,7 @@ _SERVICE = Service()
 
 @dataclass(frozen=True)
 class Calculate:
-    """`function(table, state)` of the operator: sleeps for its rows, counts them by key, returns the counts.
+    """`function(key, rows, state)` of the operator: sleeps for its rows and returns how many the key has had.
 
     A key that is new gets `key_bytes` of state that nothing changes later.
     """
@@ -58,17 +62,29 @@ class Calculate:
     row_s: float = 1e-3
     key_bytes: int = 800
 
-    def __call__(self, table: pa.Table, state: Any) -> pa.Table:
-        grouped = table.group_by("key").aggregate([([], "count_all")])
-        keys, rows = grouped.column("key").combine_chunks(), grouped.column("count_all").combine_chunks()
-        seen = state.seen.lookup([keys])
-        if self.key_bytes and seen.null_count:
-            new = keys.filter(pc.is_null(seen))
-            state.kept.update([new], pa.array([bytes(self.key_bytes)] * len(new), pa.binary()))
-        count = pc.add(pc.fill_null(seen, 0), rows)
-        state.seen.update([keys], count)
-        _SERVICE.serve(self.row_s * table.num_rows)
-        return pa.table({"key": keys, "rows": count})
+    def __call__(self, key: Any, rows: Any, state: Any) -> Any:
+        seen = state.seen.get()
+        if seen is None and self.key_bytes:
+            state.kept.update(bytes(self.key_bytes))
+        count = (seen or 0) + len(rows)
+        state.seen.update(count)
+        _SERVICE.serve(self.row_s * len(rows))
+        return [(key.key, count)]
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """A source whose keys come in turn, so that the first `keys` rows touch each once."""
+
+    keys: int
+    payload_bytes: int = 128
+
+    def __call__(self, offset: int, count: int) -> pa.RecordBatch:
+        columns: list[Any] = [
+            pa.array(np.arange(offset, offset + count, dtype=np.int64) % self.keys),
+            pa.array([bytes(self.payload_bytes)] * count, pa.binary()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def key_bytes_for(shard_bytes: int, shards: int = SHARDS, keys: int = KEYS) -> int:
@@ -80,7 +96,7 @@ def calculate(
     rows: penstock.Stream, work: Calculate, cores: int | None = None, shards: int = SHARDS
 ) -> penstock.Stream:
     """Declare the operator on a stream of `dynamics` rows."""
-    return rows.groupBy("key").apply_arrow(
+    return rows.groupBy("key").apply_rows(
         work,
         schema="key long, rows long",
         state={"seen": penstock.ValueState("long"), "kept": penstock.ValueState("binary")},

@@ -7,20 +7,20 @@ for large payloads. Epochs of half a second; shards are dealt by the known load 
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 import penstock
 from penstock.bench import emulated
+from penstock.bench.changing import apply_plan, await_epochs
 from penstock.bench.emulated import NAME, SHARDS, Calculate
 from penstock.bench.machine import CpuMeter
 from penstock.bench.ours import await_rows, running, watch
-from penstock.bench.parts import Part, run_parts
+from penstock.bench.parts import Part, choose, run_parts
 from penstock.bench.result import BenchResult
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.workloads.dynamics import Dynamics, shard_of_keys
@@ -28,8 +28,8 @@ from penstock.workloads.dynamics import Dynamics, shard_of_keys
 EPOCH_S: Final = 0.5
 MOST_CORES: Final = 16
 GOOD: Final = 0.9
-SETTLE_S: Final = 2 * EPOCH_S
-"""Left out after a change of cores: epochs that were begun before, and the first that learn the new rate."""
+SETTLE_EPOCHS: Final = 6
+"""Left out after a change of cores: the first open the shards that have moved, the next learn the new rate."""
 
 I32 = npt.NDArray[np.int32]
 
@@ -95,7 +95,7 @@ def measure(case: Case, seconds: float) -> list[Point]:
     """Give one executor more and more cores, and read off its rate at each number."""
     rows = Dynamics(zipf=case.zipf, payload_bytes=case.payload_bytes)
     shard_of = shard_of_keys(rows.keys, SHARDS)
-    loads = np.bincount(shard_of, weights=rows.by_key(0), minlength=SHARDS)
+    loads = np.bincount(shard_of, rows.by_key(0), SHARDS).astype(np.float64)
     work = Calculate(case.row_s, emulated.key_bytes_for(32 << 10))
     stream = emulated.calculate(emulated.source(rows), work, cores=case.cores[0])
     a_second = (case.payload_bytes + 64) * MOST_CORES / case.row_s
@@ -105,7 +105,7 @@ def measure(case: Case, seconds: float) -> list[Point]:
         await_rows(query, NAME, 0)
         for cores in case.cores:
             apply_plan(query, plan_cores(loads, cores))
-            time.sleep(SETTLE_S)
+            await_epochs(query, NAME, SETTLE_EPOCHS)
             meter = CpuMeter()
             window = watch(query, NAME, seconds)
             was, now = window.of(NAME)
@@ -114,27 +114,6 @@ def measure(case: Case, seconds: float) -> list[Point]:
             real, driver_ms = meter.read().cores, float(window.after["driverMsPerEpoch"])
             found.append(Point(cores, rate, window.seconds * 1e3 / epochs, real, driver_ms))
     return found
-
-
-def apply_plan(query: Any, plan: Plan, timeout_s: float = 60.0) -> Any:
-    """Carry out a plan and wait for it; return its outcome.
-
-    Raises:
-        TimeoutError: it was not carried out in time.
-    """
-    actuator = query.elasticity._actuator
-    ticket = actuator.apply(plan)
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        outcome = actuator.status(ticket)
-        if outcome is not None:
-            if not outcome.ok:
-                raise TimeoutError(f"the plan was not carried out: {outcome.reason}")
-            return outcome
-        if query.exception() is not None:
-            raise query.exception()
-        time.sleep(0.001)
-    raise TimeoutError(f"the plan was not carried out within {timeout_s:.0f} s")
 
 
 def _part(name: str, case: Case, seconds: float) -> Part:
@@ -183,6 +162,7 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
         UnknownPart: a curve is asked for that does not exist.
     """
     parts = {name: _part(name, case, 5.0 if quick else 20.0) for name, case in CASES.items()}
+    choose(parts, only)
     result.emulated.append(emulated.EMULATION)
     penstock.session("penstock-bench-scaling", cores=MOST_CORES)
     return run_parts(result, parts, only, quick)

@@ -107,7 +107,7 @@ def shard_of_keys(keys: int, shards: int) -> npt.NDArray[np.int64]:
 
 def derive_task_loads(by_key: F64, shard_of: I64, task_of: I64) -> F64:
     """Return the share of all load that each task has under a placement of shards."""
-    return np.bincount(task_of[shard_of], weights=by_key, minlength=int(task_of.max()) + 1)
+    return np.bincount(task_of[shard_of], by_key, int(task_of.max()) + 1).astype(np.float64)
 
 
 def derive_ceiling(by_key: F64, shard_of: I64, task_of: I64) -> float:
