@@ -100,11 +100,22 @@ class Elasticity:
             raise PlanError(f"node {node} is the only one; add another before you drain it.")
         plan = self._shell.hub.ask(lambda: self._off(node, [one for one in known if one != node]))
         ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        deadline = time.monotonic() + timeout_s
         outcome = self._await(ticket, timeout_s)
         if not outcome.ok:
+            self._shell.hub.ask(lambda: self._shell.engine.placing.avoid.discard(node))
             raise PlanError(f"node {node} was not drained: {outcome.reason}.")
+        while self._shell.hub.ask(lambda: self._leases_on(node)):
+            if time.monotonic() > deadline:
+                raise PlanError(
+                    f"node {node} still has leases of this query after {timeout_s:g} s; they go as they end."
+                )
+            time.sleep(0.02)
         given = " and given back" if release else ""
         return f"node {node} drained{given}: {outcome.moved_shards} shards moved, {outcome.moved_bytes:,} bytes copied"
+
+    def _leases_on(self, node: str) -> int:
+        return sum(lease.node == node for lease in self._shell.engine.leases.values())
 
     def _off(self, node: str, others: list[str]) -> dict[str, ExecutorPlan]:
         engine = self._shell.engine
