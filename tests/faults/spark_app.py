@@ -172,7 +172,7 @@ def main() -> None:
 
 def end_sources(shell: Any) -> int:
     """Let the sources end with the rows that are due now, as many of each; return how many."""
-    chains, found = shell.engine.chains, shell.engine._arrivals
+    chains, found = shell.engine.chains, shell.engine.sources.arrivals
     limit = max(max(chains[name].offset, arrivals.due(time.time())) for name, arrivals in found.items())
     for arrivals in found.values():
         arrivals.limit = limit

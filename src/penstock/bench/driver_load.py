@@ -147,7 +147,7 @@ class Driver(Listener):
             clock=time.monotonic,
             wall=time.time,
         )
-        self._engine.set_arrivals("rows", Arrivals([(1.0, ROWS_PER_S)]))
+        self._engine.sources.set_arrivals("rows", Arrivals([(1.0, ROWS_PER_S)]))
         self._log = LogThread(
             LogWriter(disk, folder, opened.claim), self._appended, self._part_started, self._note_failure
         )

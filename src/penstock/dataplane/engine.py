@@ -24,14 +24,15 @@ from penstock.dataplane.logline import Appender, LogLine, Pending
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.placing import HANDOVER_S, Placing
-from penstock.dataplane.positions import GroupTake, stamps_of, take_epoch, waiting_rows
+from penstock.dataplane.positions import GroupTake, stamp_of, take_epoch, waiting_rows
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
-from penstock.dataplane.sourcing import Arrivals
+from penstock.dataplane.sink_steps import SinkSteps
+from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
-from penstock.errors import CheckpointError, CorruptFileError, OperatorError, PenstockError, StorageError
+from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
 
 STORAGE_RETRIES = 8
 SLOW_S = 5.0
@@ -97,14 +98,9 @@ class Engine:
         self._wall = wall
         self._line = LogLine(shell, self._make_base, settings.base_interval_s)
         self._stepped_at = 0.0
-        self._arrivals: dict[str, Arrivals] = {}
         self._storage_failures: dict[str, int] = {}
-        self._committed: dict[str, Callable[[], None]] = {}
-        self._batches: dict[str, Callable[[], None]] = {}
-        """Batches that wait for the record of their source before them."""
-        self._over: set[str] = set()
-        self._at_batch: set[str] = set()
-        """Sources whose Spark query is at a batch."""
+        self.sources = SourceSteps(self)
+        self.sinks = SinkSteps(self)
         self.placing = Placing(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -115,17 +111,6 @@ class Engine:
         for run in self.runs.values():
             run.rows_at = self._clock()
         self._line.start_base()
-
-    def set_arrivals(self, source: str, arrivals: Arrivals) -> None:
-        """Say when the rows of a native source arrive; the schedule begins when everything downstream is
-        ready."""
-        chain = self.chains[source]
-        if chain.ended and arrivals.limit is not None and arrivals.limit > chain.offset:
-            raise CheckpointError(
-                f"source '{source}' had ended after {chain.offset} rows, which closed what was open in event time, and has "
-                "more rows now; use a new checkpointLocation, or a source that does not end."
-            )
-        self._arrivals[source] = arrivals
 
     def set_capacity(self, leases: int) -> None:
         """Say how many leases can be held at most; tasks are dealt over what there is."""
@@ -206,7 +191,7 @@ class Engine:
             self.placing.on_brought(lease, message)
             self.step()
         elif isinstance(message, messages.Prepared):
-            self.placing.on_prepared(lease, message)
+            self.placing.copies.on_prepared(lease, message)
             self.step()
         elif isinstance(message, messages.Released):
             self.placing.on_released(lease, message)
@@ -225,49 +210,6 @@ class Engine:
         """The base that was asked for is durable."""
         self._line.part_started(self._clock())
         self.step()
-
-    def on_sink_done(self, stage: str, epoch: int) -> None:
-        """The side effect of a sink epoch is complete."""
-        run = self.runs[stage]
-        if run.phase is Phase.WORKING and run.chain.epoch == epoch:
-            run.to(Phase.COMMITTING)
-            self._submit(run, self._record(run, epoch, kind="done"))
-            self.step()
-
-    def on_batch(
-        self,
-        stage: str,
-        batch: records.Batch,
-        parts: list[TaskPart],
-        stamp: Stamp | None,
-        committed: Callable[[], None],
-    ) -> None:
-        """A Structured Streaming batch was written; commit it and then say so."""
-        run = self.runs[stage]
-        if self.batch_is_known(stage, batch):
-            committed()
-            return
-        if run.phase is not Phase.IDLE:  # it says that it was idle; that comes first
-            self._batches[stage] = lambda: self.on_batch(stage, batch, parts, stamp, committed)
-            return
-        self._committed[stage] = committed
-        run.begin(run.chain.epoch + 1, (), sum(part.rows_in for part in parts), self._clock(), self._wall())
-        run.to(Phase.COMMITTING)
-        record = self._record(run, run.chain.epoch + 1, parts=parts, stamp=stamp, batch=batch)
-        self._submit(run, record)
-
-    def on_batch_begun(self, stage: str, begun: bool) -> None:
-        """Spark has begun a batch of a source, or is done with it, however it ended."""
-        (self._at_batch.add if begun else self._at_batch.discard)(stage)
-
-    def on_source_over(self, stage: str) -> None:
-        """A bounded source that is fed by a Spark query has had its last batch."""
-        self._over.add(stage)
-        self.step()
-
-    def batch_is_known(self, stage: str, batch: records.Batch) -> bool:
-        known = self.chains[stage].batch
-        return known is not None and known.query == batch.query and batch.number <= known.number
 
     def on_files(self, names: Sequence[str], batches: Sequence[str]) -> None:
         """The data folder was listed; plan the clean-up. `batches` are prefixes of writers besides the
@@ -289,7 +231,12 @@ class Engine:
             part for run in self.runs.values() if run.phase is Phase.WORKING for part in run.parts.values()
         ]
         parts.extend(part for item in self._line.under_way() for part in item.record.parts)
-        return self.placing.files_of_copies().union(*map(records.files_of, parts))
+        return self.placing.copies.files().union(*map(records.files_of, parts))
+
+    def on_sink_done(self, stage: str, epoch: int) -> None:
+        """The side effect of a sink epoch is complete."""
+        self.sinks.on_done(self.runs[stage], epoch)
+        self.step()
 
     # -- stepping -----------------------------------------------------------------------------------------------------
 
@@ -318,13 +265,13 @@ class Engine:
         if now < run.next_start and not (self.settings.min_epoch_s >= PACED_S and self._is_brimming(run)):
             return run.next_start - now
         if run.spec.kind == "source":
-            return self._step_source(run, now)
+            return self.sources.step(run, now)
         if run.spec.kind == "sink":
-            return self._step_sink(run, now)
+            return self.sinks.step(run, now)
         timer_us = run.next_timer_us()
         wait = 1.0 if timer_us is None else max(0.0, timer_us / 1e6 - self._wall())
         run.force_empty = run.force_empty or (timer_us is not None and wait <= 0)
-        takes = self._takes(run)
+        takes = self.takes(run)
         rows = sum(int(take.shard_rows.sum()) for take in takes)
         # A range without rows for its shards is passed all the same, or nobody could let go of it.
         if rows == 0 and not run.force_empty and not any(take.pieces for take in takes):
@@ -334,7 +281,7 @@ class Engine:
         self._start_epoch(run, takes, now)
         return 1.0
 
-    def _takes(self, run: Run) -> list[GroupTake]:
+    def takes(self, run: Run) -> list[GroupTake]:
         waiting = self.chains.waiting(run.chain)
         if not any(waiting.values()) and not run.force_empty:
             return []
@@ -356,10 +303,10 @@ class Engine:
                 shard_rows[mine].any() or len(asked) or run.is_moved_by_time(slot, mine)
             ):
                 continue
-            self._shell.send(slot.lease, run.work(slot, mine, asked, self._lanes(run, slot)))
+            self._shell.send(slot.lease, run.work(slot, mine, asked, self.lanes(run, slot)))
         self.settle(run)
 
-    def _lanes(self, run: Run, slot: TaskSlot) -> list[tuple[int, bytes]]:
+    def lanes(self, run: Run, slot: TaskSlot) -> list[tuple[int, bytes]]:
         """For every edge that keeps rows on their node: the consumer's shards on the node of this task."""
         node = self.leases[slot.lease].node if slot.lease in self.leases else None
         found = []
@@ -385,115 +332,11 @@ class Engine:
         fits = int(np.searchsorted(sizes, self.settings.snapshot_bytes_per_epoch, side="right"))
         return due[: max(1, min(fits, self.settings.snapshots_per_epoch))] if len(due) else due
 
-    def _step_source(self, run: Run, now: float) -> float:
-        arrivals = self._arrivals.get(run.spec.name)
-        if run.spec.ingested:
-            held_up = self.chains.waiting_bytes() > self.settings.max_waiting_bytes
-            if held_up or run.spec.name in self._at_batch or not self.may_begin(run.spec.name):
-                run.rows_at = now  # it is at work, or may not; that is no silence
-            self._say_idle_or_ended(run, now, run.spec.name in self._over)
-            return 1.0
-        if arrivals is None or any(slot.lease is None for slot in run.slots.values()):
-            return 1.0
-        if not self.may_begin(run.spec.name):
-            return self.settings.min_epoch_s
-        if not arrivals.running:
-            if not all(other.ready.all() for other in self.runs.values()):
-                return 1.0
-            arrivals.resume(run.chain.offset, self._wall())
-        if self.chains.waiting_bytes() > self.settings.max_waiting_bytes:
-            run.blocked = True
-            return 0.01
-        run.blocked = False
-        start = run.chain.offset
-        end = min(arrivals.due(self._wall()), start + run.source_rows())
-        if end <= start:
-            if self._say_idle_or_ended(run, now, arrivals.limit is not None and start >= arrivals.limit):
-                return 1.0
-            return arrivals.next_due_in(start, self._wall(), self.settings.min_epoch_s)
-        run.begin(run.chain.epoch + 1, (), end - start, now, self._wall())
-        run.offsets, run.stamp = (start, end), arrivals.stamp(start, end)
-        edges = np.linspace(start, end, len(run.slots) + 1).astype(np.int64).tolist()
-        for slot, low, high in zip(run.slots.values(), edges, edges[1:], strict=False):
-            if high > low and slot.lease is not None:
-                run.ask(slot)
-                work = messages.Work(
-                    run.spec.name, slot.index, run.epoch, run.chain.epoch, run.time_us, offsets=(low, high),
-                    lanes=self._lanes(run, slot),
-                )  # fmt: skip
-                self._shell.send(slot.lease, work)
-        return 1.0
-
-    def may_begin(self, source: str) -> bool:
-        """Whether a source may make rows: it holds initial state, or all of that has been taken in."""
-        initial = [run for run in self.runs.values() if run.spec.initial]
-        return self.runs[source] in initial or all(map(self._is_all_taken, initial))
-
-    def _is_all_taken(self, run: Run) -> bool:
-        name, arrivals = run.spec.name, self._arrivals.get(run.spec.name)
-        made = name in self._over or (
-            arrivals is not None and arrivals.limit is not None and run.chain.offset >= arrivals.limit
-        )
-        return made and not any(run.chain.out.values())
-
-    def _say_idle_or_ended(self, run: Run, now: float, limit_reached: bool) -> bool:
-        """Where event time is read: commit an epoch without rows that says that a source has ended, or is idle."""
-        chain, spec = run.chain, run.spec
-        if not any(edge.marked for edge in spec.edges) or chain.ended:
-            return False
-        ended = spec.bounded and limit_reached
-        silent_s = now - run.rows_at
-        idle = spec.idle_s is not None and silent_s >= spec.idle_s and not chain.idle
-        if not (ended or idle):
-            return False
-        run.begin(chain.epoch + 1, (), 0, now, self._wall())
-        run.to(Phase.COMMITTING)
-        self._submit(run, self._record(run, run.epoch, ended=ended, idle=idle and not ended))
-        return True
-
-    def _step_sink(self, run: Run, now: float) -> float:
-        if run.chain.intent is not None:
-            self._run_intended(run, run.chain.intent, now)
-            return 1.0
-        held_s = self._held_s(run, now)
-        if held_s > 0:
-            return held_s
-        takes = [take for take in self._takes(run) if take.pieces]
-        if not takes:
-            return 1.0
-        run.gathers_since, run.flush = None, False
-        run.begin(run.chain.epoch + 1, takes, sum(int(t.shard_rows.sum()) for t in takes), now, self._wall())
-        run.to(Phase.COMMITTING)
-        self._submit(
-            run, self._record(run, run.epoch, kind="intent", groups=run.groups(), stamp=_stamp(takes))
-        )
-        return 1.0
-
-    def _held_s(self, run: Run, now: float) -> float:
-        """Return for how long a sink still lets rows gather; 0 when it is to take them."""
-        hold_s, hold_bytes = run.hold
-        if not hold_s or run.flush or self.chains.waiting_bytes_for(run.chain) >= hold_bytes:
-            return 0.0
-        if not any(self.chains.waiting(run.chain).values()):
-            run.gathers_since = None
-            return 1.0
-        if run.gathers_since is None:
-            run.gathers_since = now
-        return min(1.0, run.gathers_since + hold_s - now)
-
     def _is_brimming(self, run: Run) -> bool:
         """Whether so much waits that a whole epoch of it is there before its time: then the pace gives way."""
         if run.spec.kind == "source":
-            arrivals = self._arrivals.get(run.spec.name)
-            return arrivals is not None and arrivals.due(self._wall()) - run.chain.offset >= run.source_rows()
+            return self.sources.is_brimming(run)
         return self.chains.waiting_bytes_for(run.chain) >= self.settings.max_epoch_bytes
-
-    def _run_intended(self, run: Run, intent: Record, now: float) -> None:
-        """Hand over exactly the intended rows, the first time and after any restart."""
-        pieces = self.chains.resolve(run.chain, intent.groups)
-        run.begin(run.chain.epoch, (), sum(piece.rows() for piece in pieces), now, self._wall())
-        run.stamp = intent.stamp
-        self._shell.run_sink(SinkWork(run.spec.name, intent.epoch, pieces))
 
     def _commit_idle(self, run: Run) -> None:
         """Tell tasks of an idle executor that their last epoch has its record."""
@@ -515,6 +358,7 @@ class Engine:
         run.waiting_for.discard(done.part.task)
         run.losses.pop(done.part.task, None)
         run.note_timer(done.part.task, done.next_timer_us)
+        run.counts.note_costs(done.shard_us, run.takes)
         run.parts[done.part.task] = complete_snapshots(run.chain, done.part)
         self.settle(run)
 
@@ -530,17 +374,17 @@ class Engine:
             return
         self._storage_failures.pop(run.spec.name, None)
         run.to(Phase.COMMITTING)
-        record = self._record(
+        record = self.record(
             run,
             run.epoch,
             groups=run.groups() if run.spec.kind == "operator" else [],
             parts=[run.parts[index] for index in sorted(run.parts)],
-            stamp=run.stamp if run.spec.kind == "source" else _stamp(run.takes),
+            stamp=run.stamp if run.spec.kind == "source" else stamp_of(run.takes),
             offsets=run.offsets,
         )
-        self._submit(run, record)
+        self.submit(run, record)
 
-    def _record(
+    def record(
         self,
         run: Run,
         epoch: int,
@@ -572,7 +416,7 @@ class Engine:
             attempt=run.attempt,
         )
 
-    def _submit(self, run: Run, record: Record) -> None:
+    def submit(self, run: Run, record: Record) -> None:
         self._line.submit(Pending(record, records.encode(record), run))
 
     def _make_base(self, part: int) -> records.Base:
@@ -589,10 +433,10 @@ class Engine:
         run.finish(now, record)
         self.placing.bring_absent(run)
         if record.batch is not None:
-            self._committed.pop(record.chain, lambda: None)()
+            self.sources.say_committed(record.chain)
         if record.kind != "intent":
             run.next_start = max(run.next_start, self.pace.next_start(run.started_at, self._active()))
-        self._batches.pop(record.chain, lambda: None)()
+        self.sources.take_waiting_batch(record.chain)
 
     def _active(self) -> int:
         return max(1, sum(1 for run in self.runs.values() if run.phase is not Phase.IDLE))
@@ -641,6 +485,9 @@ class Engine:
     def send(self, lease: str, message: messages.ToLease) -> None:
         self._shell.send(lease, message)
 
+    def run_sink(self, work: SinkWork) -> None:
+        self._shell.run_sink(work)
+
     # -- looks --------------------------------------------------------------------------------------------------------
 
     def quiet(self) -> bool:
@@ -654,7 +501,7 @@ class Engine:
 
     def drained(self) -> bool:
         """Whether, in this one look, sources are drained and all is quiet; never on a source without an end."""
-        for name, arrivals in self._arrivals.items():
+        for name, arrivals in self.sources.arrivals.items():
             if arrivals.limit is None or self.chains[name].offset < arrivals.limit:
                 return False
             if not self.chains[name].has_said_its_end():
@@ -663,7 +510,7 @@ class Engine:
 
     def mark(self) -> DrainMark:
         """Mark the rows that have arrived by now; ask `passed_mark` until they are through."""
-        return DrainMark(self.chains, self._arrivals)
+        return DrainMark(self.chains, self.sources.arrivals)
 
     def passed_mark(self, mark: DrainMark) -> bool:
         """Whether the marked rows are through. Sinks that let rows gather take them when they are the last."""
@@ -686,11 +533,3 @@ class Engine:
             for name, run in self.runs.items()
             if run.phase is Phase.WORKING and now - run.started_at > SLOW_S
         }
-
-    def due_now(self) -> dict[str, int]:
-        """Row numbers that native sources have reached by the clock."""
-        return {name: arrivals.due(self._wall()) for name, arrivals in self._arrivals.items()}
-
-
-def _stamp(takes: Sequence[GroupTake]) -> Stamp | None:
-    return records.combine_stamps(stamps_of(takes))

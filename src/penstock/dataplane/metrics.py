@@ -63,12 +63,12 @@ class StageLook:
     @property
     def due_rows(self) -> int:
         """Rows of a native source that have arrived by the clock; those taken in, for any other one."""
-        due = self.engine.due_now().get(self.run.spec.name)
+        due = self.engine.sources.due_now().get(self.run.spec.name)
         return self.run.chain.rows_out if due is None else max(due, self.run.chain.offset)
 
     @property
     def behind_rows(self) -> int:
-        due = self.engine.due_now().get(self.run.spec.name)
+        due = self.engine.sources.due_now().get(self.run.spec.name)
         return max(0, due - self.run.chain.offset) if due is not None else 0
 
     @property

@@ -14,7 +14,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dataplane.records import END_US, IDLE_US, Position, Published, Range, Stamp, unpack_u32
+from penstock.dataplane.records import (
+    END_US,
+    IDLE_US,
+    Position,
+    Published,
+    Range,
+    Stamp,
+    combine_stamps,
+    unpack_u32,
+)
 from penstock.dataplane.state.protocol import I64, U16
 
 START = Position(1, 0)
@@ -373,3 +382,8 @@ def stamps_of(takes: Sequence[GroupTake]) -> list[Stamp]:
             rows = _rows_between(piece.source.counts[take.shards], piece.start, piece.end)
             found.append(Stamp(rows, stamp.first_us, stamp.mean_us, stamp.last_us))
     return found
+
+
+def stamp_of(takes: Sequence[GroupTake]) -> Stamp | None:
+    """Arrival stamps of the rows taken, as one."""
+    return combine_stamps(stamps_of(takes))

@@ -136,6 +136,28 @@ class Promises:
             lines[name] = line[::-1]
         return lines
 
+    def check_owners(self, driver: Driver, whole: bool = False) -> None:
+        """No two leases that a driver holds have one environment, and what it takes as held somebody has.
+
+        Args:
+            whole: nothing is under way, so that every shard has one owner.
+        """
+        owners: dict[str, str] = {}
+        shards: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for lease in driver.live_leases():
+            for stage, task, shard, name in driver.leases[lease].owned():
+                require(name not in owners, f"{name} is owned by {owners.get(name)} and by {lease}")
+                owners[name] = lease
+                shards.setdefault((stage, shard), []).append((lease, task))
+        for stage, run in driver.engine.runs.items() if whole else ():
+            for shard in range(run.spec.shards if run.spec.stateful else 0):
+                slot = run.slots[int(run.task_of[shard])]
+                found = shards.get((stage, shard), [])
+                require(
+                    found == [(slot.lease, slot.index)],
+                    f"shard {shard} of '{stage}' belongs to {slot.lease} and is held by {found}",
+                )
+
     # -- at the end ---------------------------------------------------------------------------------------------------
 
     def check_schedule(self, driver: Driver) -> None:

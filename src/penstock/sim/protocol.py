@@ -35,7 +35,7 @@ def weather_of(seed: int) -> Weather:
         case 0:
             return Weather(0.0, 0.0, 0.0, actions=LEASE_ACTIONS, disturbances_per_s=40.0)
         case 1:
-            actions = (*DRIVER_ACTIONS, "kill", "clean")
+            actions = (*DRIVER_ACTIONS, "kill", "clean", "plan")
             return Weather(
                 0.0,
                 0.0,
@@ -45,7 +45,7 @@ def weather_of(seed: int) -> Weather:
                 disturbances_per_s=15.0,
             )
         case 2:
-            actions = ("power", "clean", "kill")
+            actions = ("power", "clean", "kill", "plan", "plan")
             return Weather(0.004, 0.002, take_over_ratio=0.0, actions=actions, disturbances_per_s=6.0)
         case _:
             return Weather()

@@ -55,7 +55,7 @@ class BatchIngest(Ingest):
             while not self._is_known(THE_BATCH):
                 self._take_all()
             hub, engine = self._shell.hub, self._shell.engine
-            hub.ask(lambda: engine.on_source_over(self._source))
+            hub.ask(lambda: engine.sources.on_source_over(self._source))
         except PenstockError as error:
             self._error = error
         except Exception as error:

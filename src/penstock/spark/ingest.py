@@ -296,7 +296,7 @@ class Ingest:
 
     def _say_begun(self, begun: bool) -> None:
         with contextlib.suppress(Exception):  # the query has ended
-            self._shell.hub.post(lambda: self._shell.engine.on_batch_begun(self._source, begun))
+            self._shell.hub.post(lambda: self._shell.engine.sources.on_batch_begun(self._source, begun))
 
     def _note(self, error: Exception) -> None:
         told = _OURS.search(str(error))
@@ -317,7 +317,7 @@ class Ingest:
         """Whether the batch is committed. Any thread."""
         hub, engine = self._shell.hub, self._shell.engine
         self._check_same_query(hub.ask(lambda: engine.chains[self._source].batch), batch)
-        return bool(hub.ask(lambda: engine.batch_is_known(self._source, batch)))
+        return bool(hub.ask(lambda: engine.sources.batch_is_known(self._source, batch)))
 
     def _commit(self, dataframe: Any, batch: Batch) -> None:
         """Write a batch and wait for its record."""
@@ -332,7 +332,9 @@ class Ingest:
             stamp = records.combine_stamps(stamps) or (Stamp(rows, began, began, began) if rows else None)
             self._settle()
             committed = threading.Event()
-            hub.ask(lambda: self._shell.engine.on_batch(self._source, batch, parts, stamp, committed.set))
+            hub.ask(
+                lambda: self._shell.engine.sources.on_batch(self._source, batch, parts, stamp, committed.set)
+            )
             while not committed.wait(0.05):
                 if self._shell.engine.failed is not None or self._stopped.is_set() or self._shell.over:
                     raise PenstockError(
@@ -388,6 +390,6 @@ class Ingest:
         engine = self._shell.engine
         limit = engine.settings.max_waiting_bytes
         while not self._stopped.is_set() and self._shell.hub.ask(
-            lambda: engine.chains.waiting_bytes() > limit or not engine.may_begin(self._source)
+            lambda: engine.chains.waiting_bytes() > limit or not engine.sources.may_begin(self._source)
         ):
             time.sleep(BLOCK_POLL_S)

@@ -25,8 +25,8 @@ from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.program import Program
 from penstock.dataplane.speaking import Speaker
 from penstock.dataplane.worker import LeaseIdentity, Worker
-from penstock.spark.processes import derive_ancestors, derive_executor_id, read_processes
 from penstock.spark.node_load import NodeMeter
+from penstock.spark.processes import derive_ancestors, derive_executor_id, read_processes
 from penstock.spark.wire import NONCE_BYTES, WireError, is_proof, proof, receive_frame, send_frame
 from penstock.version import __version__
 

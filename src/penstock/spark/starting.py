@@ -115,7 +115,7 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     trigger = declared.trigger
     for node in sources:
         if node.kind == "generate":
-            shell.engine.set_arrivals(node.name, Arrivals(node.rate, node.limit))
+            shell.engine.sources.set_arrivals(node.name, Arrivals(node.rate, node.limit))
         elif node.bounded:
             query._ingests.append(BatchIngest(shell, node.name, node.dataframe, node.schema, node.stamp))
         else:

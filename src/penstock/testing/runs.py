@@ -191,7 +191,7 @@ class _Story:
         engine, wall = self._driver.engine, self._loop.wall()
         if not engine.quiet() or not all(run.ready.all() for run in engine.runs.values()):
             return 0.0
-        if any(engine.chains[name].offset < due for name, due in engine.due_now().items()):
+        if any(engine.chains[name].offset < due for name, due in engine.sources.due_now().items()):
             return 0.0
         waits = [script.next_in_s(wall) for script in self._scripts.values()]
         for run in engine.runs.values():
@@ -212,7 +212,7 @@ class _Story:
         engine, program = self._driver.engine, self._driver.program
         said = [
             f"source '{name}' has made {engine.chains[name].offset} rows, {due} were due"
-            for name, due in engine.due_now().items()
+            for name, due in engine.sources.due_now().items()
             if engine.chains[name].offset < due
         ]
         waiting = {

@@ -73,7 +73,7 @@ def test_shards_that_were_absent_when_all_rows_went_to_others_do_not_keep_the_ru
     mine = next(row for row in range(200, 400) if _shard(driver, row) in fold.assigned_to(fold.slots[0]))
     lease = fold.slots[1].lease
     fold.ready[fold.assigned_to(fold.slots[1])] = False
-    arrivals = driver.engine._arrivals["source"]
+    arrivals = driver.engine.sources.arrivals["source"]
     arrivals.limit = mine + 1
     assert lease is not None and len(group.shards) == 8
     driver.run_until(

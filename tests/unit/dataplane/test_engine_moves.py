@@ -86,12 +86,12 @@ def test_a_lease_given_back_leaves_its_tasks_to_the_others(tmp_path: Path, seed:
 
 def test_a_mark_is_passed_by_what_had_arrived_although_the_source_goes_on(tmp_path: Path) -> None:
     driver = driver_on(tmp_path, 1, local=False)
-    driver.engine._arrivals["source"].limit = None
+    driver.engine.sources.arrivals["source"].limit = None
     mark = driver.engine.mark()
     assert not driver.engine.passed_mark(mark), "a source that has not begun is waited for"
     assert driver.run_until(lambda: driver.engine.passed_mark(mark), 10.0)
     driver.run_until(0.05)
-    offset = driver.engine.due_now()["source"]
+    offset = driver.engine.sources.due_now()["source"]
     later = driver.engine.mark()
     assert not driver.engine.passed_mark(later)
     assert driver.run_until(lambda: driver.engine.passed_mark(later), 10.0)

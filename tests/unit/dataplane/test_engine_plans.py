@@ -119,7 +119,7 @@ def test_each_step_of_a_move_killed_leaves_one_owner(
     driver.engine.place([Placement("fold", {**dict.fromkeys(run.slots), 9: there}, goal)])
     holding = run.shards.holding
     reached = {
-        "copying": lambda: ("fold", shard) in driver.engine.placing._copies,
+        "copying": lambda: ("fold", shard) in driver.engine.placing.copies,
         "releasing": lambda: holding[shard] == Holding.RELEASING,
         "released": lambda: run.task_of[shard] == 9,
         "bringing": lambda: holding[shard] == Holding.BRINGING and run.task_of[shard] == 9,

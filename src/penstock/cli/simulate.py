@@ -1,0 +1,108 @@
+"""`penstock simulate`: policies compared on simulated hours of traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from penstock.cli.output import answer, one_line_errors, plain
+from penstock.cli.simulate_view import comparison_table, write_html, write_plots
+from penstock.control.plan.guards import Guards
+from penstock.control.policy.registry import DEFAULT, make_policy
+from penstock.errors import DeclarationError
+from penstock.sim.elastic.cases import Case, order_stream_case
+from penstock.sim.elastic.compare import NO_GUARDS, Contender, Result, compare, static, summarise
+from penstock.sim.elastic.setting import EpochTiming
+
+WORKLOADS: dict[str, Callable[..., Case]] = {"order-stream": order_stream_case}
+
+_STATIC = "static_"
+
+
+def run_simulate(
+    workload: str,
+    policies: list[str],
+    seeds: list[int],
+    hours: float,
+    interval_s: float,
+    epochs: bool,
+    json: str | None,
+    plots: Path | None,
+    html: Path | None,
+) -> int:
+    """Compare, show, and write what was asked for; return the exit code."""
+    with one_line_errors():
+        if workload not in WORKLOADS:
+            raise DeclarationError(f"there is no workload '{workload}'; there is {', '.join(WORKLOADS)}.")
+        contenders = [derive_contender(text) for text in policies]
+        cases = (
+            WORKLOADS[workload](
+                seed, seconds=hours * 3600.0, interval_s=interval_s, epochs=EpochTiming() if epochs else None
+            )
+            for seed in seeds
+        )
+        results = compare(cases, contenders, lambda what: typer.echo(what, err=True))
+        title = f"{workload}, {hours:g} simulated hours, {len(seeds)} seeds"
+
+        def show(console: Console) -> None:
+            console.print(comparison_table(results, title))
+
+        if plots is not None:
+            write_plots(results, plots)
+        if html is not None:
+            write_html(results, title, html)
+        answer(_payload(results, title), json, show)
+    return 0
+
+
+def derive_contender(text: str) -> Contender:
+    """Return the contender that a text names: `static_8`, `streamswitch`, or `streamswitch:epsilon=0.4`.
+
+    Raises:
+        DeclarationError: it names none.
+    """
+    if text.startswith(_STATIC):
+        if not text[len(_STATIC) :].isdigit() or not int(text[len(_STATIC) :]):
+            raise DeclarationError(f"policy '{text}': write static_8 for eight tasks.")
+        return static(int(text[len(_STATIC) :]))
+    name, _, rest = text.partition(":")
+    options = dict(_option(text, part) for part in rest.split(",") if part)
+    make_policy(name, **options)  # says at once what is wrong with it
+    return Contender(
+        text,
+        lambda: make_policy(name, **options),
+        guards=Guards() if name == DEFAULT else NO_GUARDS,
+    )
+
+
+def _option(text: str, part: str) -> tuple[str, Any]:
+    key, equals, value = part.partition("=")
+    if not equals or not key.isidentifier():
+        raise DeclarationError(f"policy '{text}': write options as name=value, separated by commas.")
+    try:
+        return key, int(value)
+    except ValueError:
+        pass
+    try:
+        return key, float(value)
+    except ValueError:
+        return key, {"true": True, "false": False}.get(value, value)
+
+
+def _payload(results: list[Result], title: str) -> dict[str, Any]:
+    def short(result: Result) -> dict[str, Any]:
+        left_out = {"series", "decisions", "success_by_shard"}
+        return {
+            **{key: value for key, value in vars(result).items() if key not in left_out},
+            "success_by_shard": result.success_by_shard.round(5).tolist(),
+        }
+
+    return {
+        "title": title,
+        "policies": [plain(one) for one in summarise(results)],
+        "runs": [short(one) for one in results],
+    }

@@ -1,0 +1,105 @@
+"""What a data plane would have counted: samples of a simulation. The truth stays in `truth`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.control.measure.sample import F64, ExecutorSample, NodeSample, Sample, TaskSample
+from penstock.sim.elastic.flow import Flow
+from penstock.sim.elastic.placement import Placed, Placement
+
+
+class Sampler:
+    """Makes samples; remembers only what is counted since the last one."""
+
+    def __init__(self, placement: Placement, flow: Flow) -> None:
+        self._placement, self._flow = placement, flow
+        self._latencies: dict[str, list[F64]] = {name: [] for name in placement.executors}
+        self._end_to_end: list[F64] = []
+        self._busy_s: dict[str, dict[int, float]] = {}
+        self._at_s = 0.0
+        self._declared = {node.name: node.speed for node in placement.nodes.values()}
+        self._state = {
+            name: np.where(placed.task_of >= 0, placed.queues.operator.shard_bytes(), 0)
+            for name, placed in placement.executors.items()
+        }
+
+    def note(self, executor: str, latency_s: F64) -> None:
+        self._latencies[executor].append(latency_s)
+
+    def note_end_to_end(self, latency_s: F64) -> None:
+        self._end_to_end.append(latency_s)
+
+    def sample(self, now_s: float, treating: bool) -> Sample:
+        executors = {name: self._executor(placed) for name, placed in self._placement.executors.items()}
+        nodes = self._nodes(executors, now_s - self._at_s)
+        self._at_s = now_s
+        mean, p99 = _latency(self._end_to_end)
+        if self._flow.roots is None:
+            only = next(iter(executors.values()))
+            mean, p99 = only.latency_s, only.latency_p99_s
+        return Sample(
+            now_s,
+            executors,
+            nodes,
+            {("source", name): rows for name, rows in self._flow.source_rows.items()} | self._flow.edge_rows,
+            {"source": sum(self._flow.source_rows.values())},
+            treating,
+            mean,
+            p99,
+        )
+
+    def _executor(self, placed: Placed) -> ExecutorSample:
+        totals, row_bytes = placed.queues.totals, placed.queues.operator.row_bytes
+        mean, p99 = _latency(self._latencies[placed.name])
+        busy, rows = totals.task_busy_s.tolist(), totals.task_rows.tolist()
+        done = sum(rows)
+        return ExecutorSample(
+            placed.operator,
+            placed.task_of.copy(),
+            totals.arrived.copy(),
+            totals.completed.copy(),
+            totals.busy_s.copy(),
+            self._state[placed.name],
+            tuple(
+                TaskSample(task, node, busy[task], rows[task])
+                for task, node in sorted(placed.tasks.items())
+                if task in placed.queues.lanes
+            ),
+            totals.epochs,
+            totals.epochs_s,
+            totals.longest_task_s,
+            totals.touched_shards,
+            done * row_bytes,
+            done * row_bytes,
+            brought_bytes=placed.brought_bytes,
+            latency_s=mean,
+            latency_p99_s=p99,
+        )
+
+    def _nodes(self, executors: dict[str, ExecutorSample], passed_s: float) -> dict[str, NodeSample]:
+        busy_s = dict.fromkeys(self._placement.nodes, 0.0)
+        for name, one in executors.items():
+            before = self._busy_s.get(name, {})
+            self._busy_s[name] = now = {task.index: task.busy_s for task in one.tasks}
+            for task in one.tasks:
+                busy_s[task.node] += now[task.index] - before.get(task.index, now[task.index])
+        return {
+            name: NodeSample(
+                name,
+                node.cores,
+                min(1.0, busy_s[name] / (node.cores * passed_s)) if passed_s > 0 else 0.0,
+                speed=self._declared.get(name, 1.0),
+            )
+            for name, node in self._placement.nodes.items()
+        }
+
+
+def _latency(parts: list[F64]) -> tuple[float | None, float | None]:
+    """Return mean and p99 of latencies, and forget them; None where there are none."""
+    if not parts:
+        return None, None
+    found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    parts.clear()
+    place = min(len(found) - 1, int(0.99 * len(found)))
+    return float(found.mean()), float(np.partition(found, place)[place])

@@ -1,0 +1,76 @@
+"""The papers' applications as simulation cases."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.control.policy.protocol import Limits
+from penstock.control.sla import END_TO_END, SLA
+from penstock.sim.elastic.arrivals import poisson_arrivals, rates_of
+from penstock.sim.elastic.cases import FOUR_NODES, Case
+from penstock.sim.elastic.setting import (
+    EXPONENTIAL,
+    FIXED,
+    Costs,
+    EpochTiming,
+    Setting,
+    SimEdge,
+    SimExecutor,
+    SimNode,
+    SimOperator,
+    spread_over,
+)
+from penstock.workloads.paper_topologies import PaperTopology
+
+
+def topology_case(
+    topology: PaperTopology,
+    tasks: dict[str, int],
+    *,
+    seed: int = 1,
+    seconds: float = 600.0,
+    nodes: tuple[SimNode, ...] = FOUR_NODES,
+    max_cores: int | None = None,
+    costs: Costs | None = None,
+    epochs: EpochTiming | None = None,
+    sla: SLA | None = None,
+    interval_s: float = 1.0,
+    step_s: float = 0.02,
+) -> Case:
+    """Return a case with one elastic executor per station.
+
+    Args:
+        topology: one of `TOPOLOGIES`, scaled perhaps.
+        tasks: station -> tasks to start with.
+        max_cores: most tasks in all; every core of the nodes where it is None.
+        step_s: longest step; what goes round a loop can be late by one.
+    """
+    operators = tuple(
+        SimOperator(one.name, one.shards, 1 / one.service_s, EXPONENTIAL if one.exponential else FIXED)
+        for one in topology.stations
+    )
+    placed = spread_over({one.name: one.shards for one in topology.stations}, nodes, tasks)
+    setting = Setting(
+        nodes,
+        operators,
+        {name: SimExecutor(name, plan) for name, plan in placed.items()},
+        tuple(SimEdge(link.producer, link.consumer, link.selectivity) for link in topology.links),
+        costs or Costs(),
+        epochs,
+        step_s=step_s,
+    )
+    entry = next(one for one in topology.stations if one.name == topology.entry)
+    rates = rates_of(topology.rate, np.ones(entry.shards), seconds)
+    cores = sum(node.cores for node in nodes)
+    return Case(
+        topology.name,
+        seed,
+        lambda _: setting,
+        lambda: {entry.name: poisson_arrivals(rates, seconds, seed)},
+        sla or SLA(topology.latency_s, topology.window_s, scope=END_TO_END),
+        seconds,
+        Limits(max_cores or cores, 1, len(nodes), nodes[0].cores),
+        entry.name,
+        sum(tasks.values()),
+        interval_s,
+    )

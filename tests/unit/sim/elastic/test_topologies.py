@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock.sim.elastic.simulation import Simulation
+from penstock.sim.elastic.topologies import topology_case
+from penstock.workloads.paper_topologies import FREQUENT_PATTERNS, LOGO_DETECTION, derive_rates
+
+
+def test_rows_reach_every_station_at_the_rate_of_the_traffic_equations() -> None:
+    case = topology_case(
+        FREQUENT_PATTERNS.scaled(0.2),
+        {"generator": 6, "detector": 13, "reporter": 3},
+        seconds=200.0,
+        step_s=0.5,
+    )
+    sim = Simulation(case.setting(0), case.feeds(), case.sla, case.seconds)
+    sim.advance(case.seconds)
+    for name, rate in derive_rates(FREQUENT_PATTERNS, 64.0).items():
+        assert sim.sample().executors[name].arrived.sum() == pytest.approx(200 * rate, rel=0.05)
+    edges = sim.sample().edges
+    assert edges["detector", "detector"] == pytest.approx(
+        0.1 * sim.truth["detector"].completed().sum(), rel=0.1
+    )
+
+
+def test_a_chain_under_light_load_takes_about_the_sum_of_its_service_times() -> None:
+    slow = LOGO_DETECTION.scaled(0.05)
+    case = topology_case(slow, {"extract": 10, "match": 10, "aggregate": 1}, seconds=3000.0, step_s=1.0)
+    sim = Simulation(case.setting(0), case.feeds(), case.sla, case.seconds)
+    sim.advance(350.0)
+    # 25 matches of a frame are spread over ten tasks, so the last one waits for some others.
+    least = 0.28 / 0.05 + 0.018 / 0.05
+    assert least < sim.end_to_end.mean_s() < 6 * least
+    assert not np.isnan(sim.end_to_end_success())
