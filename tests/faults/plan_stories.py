@@ -119,7 +119,7 @@ def killed_move(folder: Path, case: MoveCase, seed: int) -> None:
 
 
 def _reached(driver: Driver, step: str, shard: int, old: str) -> Callable[[], bool]:
-    run, copies = driver.engine.runs["fold"], driver.engine.placing._copies
+    run, copies = driver.engine.runs["fold"], driver.engine.placing.copies
     holding = run.shards.holding
 
     def has(lease: str | None) -> bool:

@@ -134,7 +134,9 @@ class SourceSteps:
         return 1.0
 
     def may_begin(self, source: str) -> bool:
-        """Whether a source may make rows: it holds initial state, or all of that has been taken in."""
+        """Whether a source may make rows: it is not paused, and holds initial state, or all of that has been taken in."""
+        if self._engine.runs[source].paused:
+            return False
         initial = [run for run in self._engine.runs.values() if run.spec.initial]
         return self._engine.runs[source] in initial or all(map(self._is_all_taken, initial))
 

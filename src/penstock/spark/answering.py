@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from penstock.dataplane.requests import Answer, Request
@@ -62,6 +64,11 @@ def _tasks(query: Query, asked: Request) -> Answer:
     return Answer(True, "tasks by operator and node", query.elasticity.describe())
 
 
+def _rates(query: Query, asked: Request) -> Answer:
+    rates, confidence = query.elasticity.rates()
+    return Answer(True, confidence, [json.dumps(asdict(one)) for one in rates])
+
+
 VERBS: dict[str, Callable[[Query, Request], Answer]] = {
     "rescale": _rescale,
     "move": _move,
@@ -71,4 +78,5 @@ VERBS: dict[str, Callable[[Query, Request], Answer]] = {
     "hold": _hold,
     "decisions": _decisions,
     "tasks": _tasks,
+    "rates": _rates,
 }

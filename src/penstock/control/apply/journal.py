@@ -108,18 +108,22 @@ class Journal:
         self._fold_s = fold_s
         self._next = 1
         self._open_run = False
+        self._kind: tuple[str, ...] = ()
+        """Of the last entry."""
         self._errors: dict[str, tuple[int, float, float]] = {}
 
     def add(self, decision: Decision, inputs: Inputs) -> Decision:
         """Take a decision, number it, and return it as it stands in the journal: folded into the last one, maybe."""
         last = self._entries[-1].decision if self._entries else None
-        if last is not None and self._folds(last, decision):
+        kind = _kind(decision)
+        if last is not None and self._folds(last, decision, kind):
             self._open_run = True
             longer = replace(
                 last, count=last.count + 1, until_s=decision.at_s, predicted_s=decision.predicted_s
             )
             return self._replace(-1, longer, write=False)
         self.close_run()
+        self._kind = kind
         numbered = replace(decision, number=self._next)
         self._next += 1
         entry = Entry(numbered, inputs)
@@ -168,8 +172,8 @@ class Journal:
             for model, (count, absolute, signed) in self._errors.items()
         }
 
-    def _folds(self, last: Decision, new: Decision) -> bool:
-        same = not last.acted and not new.acted and _kind(last) == _kind(new)
+    def _folds(self, last: Decision, new: Decision, kind: tuple[str, ...]) -> bool:
+        same = not last.acted and not new.acted and self._kind == kind
         return same and new.at_s - last.at_s <= self._fold_s
 
     def _find(self, number: int) -> int | None:
@@ -221,7 +225,10 @@ def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
     return list(found.values())
 
 
-def _kind(decision: Decision) -> tuple[str, str, str, str]:
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+def _kind(decision: Decision) -> tuple[str, ...]:
     """What makes two decisions the same: their words without the numbers in them."""
     words = (decision.symptom, decision.action, decision.refused or "")
-    return (decision.policy, *(re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", one) for one in words))  # type: ignore[return-value]
+    return (decision.policy, *(_NUMBER.sub("#", one) for one in words))

@@ -99,7 +99,9 @@ class Past:
         """
         if now.invalid is not None:
             return None
-        observed_s = self._typical_s(now.at_s - guards.settle_s / 2)
+        if not self._unjudged:
+            return None
+        observed_s, rate_per_s = self._typical_s(now.at_s - guards.settle_s / 2), rate_of(now)
         for action in [one for one in self._actions if one.number in self._unjudged]:
             age_s = now.at_s - (now.at_s if action.ended_s is None else action.ended_s)
             if age_s < guards.settle_s or observed_s is None:
@@ -107,7 +109,7 @@ class Past:
             if action.number in self._unsettled:
                 self._unsettled.discard(action.number)
                 self._journal.note_observed(action.number, observed_s)
-            reason = judge(action, observed_s, rate_of(now), sla.latency, guards)
+            reason = judge(action, observed_s, rate_per_s, sla.latency, guards)
             if reason is not None or age_s >= guards.blame_s:
                 self._unjudged.discard(action.number)
             if reason is not None and action is self._actions[-1]:
@@ -116,13 +118,19 @@ class Past:
         return None
 
     def _typical_s(self, since_s: float) -> float | None:
-        recent = [latency_s for at_s, latency_s in self._observed if at_s >= since_s]
+        recent = []
+        for at_s, latency_s in reversed(self._observed):
+            if at_s < since_s:
+                break
+            recent.append(latency_s)
         return median(recent) if recent else None
 
     def _end(self, number: int, at_s: float) -> None:
         self._actions = [replace(one, ended_s=at_s) if one.number == number else one for one in self._actions]
 
     def _forget(self, at_s: float) -> None:
+        if not self._actions or at_s - self._actions[0].at_s < _KEEP_S:
+            return
         self._actions = [
             one for one in self._actions if one.number in self._tickets or at_s - one.at_s < _KEEP_S
         ]

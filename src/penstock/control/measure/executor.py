@@ -135,9 +135,10 @@ class ExecutorMeasure:
         self, before: ExecutorSample, after: ExecutorSample, speeds: Mapping[str, float]
     ) -> None:
         """Follow rows and useful time of each shard, as on a node of speed 1."""
-        speed_of = {task.index: speeds.get(task.node, 1.0) for task in before.tasks}
-        owners, places = np.unique(before.task_of, return_inverse=True)
-        speed = np.array([speed_of.get(int(owner), 1.0) for owner in owners])[places]
+        indexes = [task.index for task in before.tasks]
+        speed_of = np.ones(max([int(before.task_of.max(initial=0)), *indexes]) + 2)  # the last is of no task
+        speed_of[indexes] = [speeds.get(task.node, 1.0) for task in before.tasks]
+        speed = speed_of[before.task_of]
         rows = np.maximum(after.completed - before.completed, 0)
         useful_s = np.maximum(after.busy_s - before.busy_s, 0.0) * speed
         seen = (rows > 0) & (useful_s > 0)
@@ -197,6 +198,8 @@ class ExecutorMeasure:
 
 def _with_arrivals(sample: ExecutorSample) -> ExecutorSample:
     # Counters are not read at one instant; what is completed has arrived.
+    if (sample.arrived >= sample.completed).all():
+        return sample
     return replace(sample, arrived=np.maximum(sample.arrived, sample.completed))
 
 

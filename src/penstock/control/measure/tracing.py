@@ -30,8 +30,11 @@ class ShardTrace:
     """
 
     def __init__(self, at_s: float, arrived: I64, completed: I64, max_slots: int = 256) -> None:
-        self._ends_s = [at_s]
-        self._arrived = [arrived.copy()]
+        self._ends_s = np.empty(2 * max_slots)
+        self._arrived = np.empty((2 * max_slots, len(arrived)), dtype=np.int64)
+        self._from, self._to = 0, 1
+        """Slots that are kept."""
+        self._ends_s[0], self._arrived[0] = at_s, arrived
         self._completed = completed.copy()
         self._untraced = arrived.copy()
         self._max_slots = max_slots
@@ -41,19 +44,16 @@ class ShardTrace:
         """Close a slot. `at_s` is later than before, and no count is lower."""
         first = np.maximum(self._completed, self._untraced)
         last = np.maximum(completed, self._untraced)
-        ends = np.array([*self._ends_s, at_s])
+        self._put(at_s, arrived)
         # Of the rows completed now, those that were there at the end of slot j waited through slot j + 1.
-        there = np.clip(np.stack(self._arrived), first, last) - first
-        self._recent.append(_Slot(at_s, np.diff(ends) @ there, last - first))
-        self._ends_s.append(at_s)
-        self._arrived.append(arrived.copy())
+        there = np.minimum(np.maximum(self._arrived[self._from : self._to - 1], first), last) - first
+        self._recent.append(_Slot(at_s, np.diff(self._ends_s[self._from : self._to]) @ there, last - first))
         self._completed = completed.copy()
         self._forget()
 
     def forget_shards(self, where: npt.NDArray[np.bool_], arrived: I64, completed: I64) -> None:
         """Begin again for some shards, at the counts that the next slot will end with."""
-        for one in self._arrived:
-            one[where] = completed[where]
+        self._arrived[self._from : self._to, where] = completed[where]
         self._untraced[where] = arrived[where]
         self._completed[where] = completed[where]
         for slot in self._recent:
@@ -74,7 +74,7 @@ class ShardTrace:
         rows = np.sum([slot.rows for slot in self._recent], axis=0)
         total_s = np.sum([slot.latency_s for slot in self._recent], axis=0)
         traced = np.divide(total_s, rows, out=np.full(len(rows), np.nan), where=rows > 0)
-        return np.where(rows > 0, traced, self._derive_age_s(now_s))
+        return traced if rows.all() else np.where(rows > 0, traced, self._derive_age_s(now_s))
 
     def derive_mean_s(self) -> float | None:
         """Return the mean over all rows completed in the last slot; None where there were none."""
@@ -83,18 +83,27 @@ class ShardTrace:
         return float(self._recent[-1].latency_s.sum() / rows)
 
     def _derive_age_s(self, now_s: float) -> F64:
-        waiting = np.stack(self._arrived) > self._completed
-        oldest_s = np.asarray(self._ends_s)[waiting.argmax(axis=0)]
-        age_s = np.where(waiting.any(axis=0), now_s - oldest_s, 0.0)
+        waiting = self._arrived[self._from : self._to] > self._completed
+        oldest_s = self._ends_s[self._from : self._to][waiting.argmax(axis=0)]
+        age_s = np.where(waiting[-1], now_s - oldest_s, 0.0)  # counts never fall: the last slot tells of all
         return np.where(age_s > 0, age_s, np.nan)
+
+    def _put(self, at_s: float, arrived: I64) -> None:
+        if self._to == len(self._ends_s):
+            kept = self._to - self._from
+            self._ends_s[:kept] = self._ends_s[self._from : self._to].copy()
+            self._arrived[:kept] = self._arrived[self._from : self._to].copy()
+            self._from, self._to = 0, kept
+        self._ends_s[self._to], self._arrived[self._to] = at_s, arrived
+        self._to += 1
 
     def _forget(self) -> None:
         # A slot all of whose arrivals are completed adds nothing to later sums.
-        done = 0
-        while done < len(self._ends_s) - 1 and (self._arrived[done] <= self._completed).all():
-            done += 1
-        del self._ends_s[:done], self._arrived[:done]
-        if len(self._ends_s) > self._max_slots:
+        while self._from < self._to - 1 and (self._arrived[self._from] <= self._completed).all():
+            self._from += 1
+        if self._to - self._from > self._max_slots:
             # Old slots are joined two by two: they become longer, and the first one stays where it is.
-            half = self._max_slots // 2
-            del self._ends_s[1:half:2], self._arrived[1:half:2]
+            joined = np.arange(self._from + 1, self._from + self._max_slots // 2, 2)
+            kept = np.setdiff1d(np.arange(self._from, self._to), joined)
+            self._ends_s[: len(kept)], self._arrived[: len(kept)] = self._ends_s[kept], self._arrived[kept]
+            self._from, self._to = 0, len(kept)

@@ -16,7 +16,7 @@ from penstock.control.sla import SLA
 
 def is_known(rate_per_s: float) -> bool:
     """Return whether a service rate was measured: a number above zero."""
-    return math.isfinite(rate_per_s) and rate_per_s > 0
+    return 0 < rate_per_s < math.inf
 
 
 def derive_switch(
@@ -31,15 +31,17 @@ def derive_switch(
     table = np.full(top + 2, -1, dtype=np.int64)
     for index, at in place.items():
         table[index] = at
-    known = [task.service_per_s for task in executor.tasks if is_known(task.service_per_s)]
-    mean = sum(known) / len(known) if known else executor.service_per_s
-    fallback = mean if is_known(mean) else 0.0
-    service = [
-        task.service_per_s
-        if is_known(task.service_per_s)
-        else (assumed or {}).get((executor.name, task.index), fallback)
-        for task in executor.tasks
-    ]
+    service = [task.service_per_s for task in executor.tasks]
+    known = [one for one in service if is_known(one)]
+    if len(known) < len(service):
+        mean = sum(known) / len(known) if known else executor.service_per_s
+        fallback = mean if is_known(mean) else 0.0
+        service = [
+            task.service_per_s
+            if is_known(task.service_per_s)
+            else (assumed or {}).get((executor.name, task.index), fallback)
+            for task in executor.tasks
+        ]
     return Switch(
         tuple(place),
         tuple(task.node for task in executor.tasks),
@@ -64,6 +66,8 @@ def derive_plan(switch: Switch) -> ExecutorPlan:
 
 def derive_orphans(executor: ExecutorEstimate) -> Ints:
     """Return the shards whose task is not there."""
+    if {*executor.task_of.tolist()} <= {-1, *(task.index for task in executor.tasks)}:
+        return np.empty(0, dtype=np.int64)
     return np.flatnonzero(
         (executor.task_of >= 0) & ~np.isin(executor.task_of, [t.index for t in executor.tasks])
     )

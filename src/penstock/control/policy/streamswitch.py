@@ -186,10 +186,7 @@ class StreamSwitchPolicy:
             wider = find_scale_out(switch, source, node, ratio)
         cured = False
         if balancing is not None:
-            then = derive_health(instantaneous, balancing.after.projected_s, alert_s, bound_s)
-            cured = all(
-                then[at] < Health.SEVERE for at in range(len(then)) if at in curable or at not in severe
-            )
+            cured = self._cures(balancing, instantaneous, severe, curable, alert_s, bound_s)
         options = [Option("no change", switch.worst_s)]
         options += [Option(BALANCE, balancing.after.worst_s, feasible=cured)] if balancing is not None else []
         options += [Option(SCALE_OUT, wider.after.worst_s)] if wider is not None else []
@@ -205,6 +202,25 @@ class StreamSwitchPolicy:
             tuple(options),
             lacks_core=node is None and not cured,
         )
+
+    def _cures(
+        self,
+        strategy: UnitStrategy,
+        instantaneous: F64,
+        severe: list[int],
+        curable: list[int],
+        alert_s: float,
+        bound_s: float,
+    ) -> bool:
+        """Return whether no task stays severe; one too hot on a single shard need only be rid of the others.
+
+        What takes its shards must then be well itself, for in an overload of all tasks only more of them help.
+        """
+        then = derive_health(instantaneous, strategy.after.projected_s, alert_s, bound_s)
+        hopeless = set(severe) - set(curable)
+        taker = strategy.after.tasks.index(strategy.destination)
+        fits = not hopeless or float(strategy.after.projected_s[taker]) <= bound_s
+        return fits and all(health < Health.SEVERE for at, health in enumerate(then) if at not in hopeless)
 
     def _worthwhile(self, switch: Switch, balancing: UnitStrategy | None, source: int) -> UnitStrategy | None:
         if balancing is None:
@@ -264,15 +280,17 @@ class StreamSwitchPolicy:
         StreamSwitch 5: the control plane's mapping is the one that counts after a failure. A plan that was refused or
         done after all left nothing behind; one that stopped halfway is taken back.
         """
-        switches = {
-            name: self._examine(executor) for name, executor in sorted(now.executors.items()) if executor.k
-        }
         reason, self._failure = self._failure, None
+        held = {name: executor for name, executor in sorted(now.executors.items()) if executor.k}
+        orphans = {name: derive_orphans(executor) for name, executor in held.items()}
+        if reason is None and not any(len(shards) for shards in orphans.values()):
+            self._published = {}
+            return None
+        switches = {name: self._examine(executor) for name, executor in held.items()}
         wanted: dict[str, Switch] = {}
         for name, (before, after) in self._published.items() if reason is not None else ():
             if name in switches and not holds(switches[name], before) and not holds(switches[name], after):
                 wanted[name] = restored(switches[name], before)
-        orphans = {name: derive_orphans(now.executors[name]) for name in switches}
         for name, shards in orphans.items():
             if len(shards):
                 wanted[name] = adopt(wanted.get(name, switches[name]), shards)
