@@ -22,7 +22,8 @@ MOST_TASKS = 4
 def random_placement(engine: Engine, draw: random.Random, stage: str) -> Placement:
     """Keep some tasks of a stage, add some with free numbers anywhere, and deal its shards at random, or move few."""
     run = engine.runs[stage]
-    most = max(1, min(MOST_TASKS, run.spec.shards if run.spec.kind == "operator" else MOST_TASKS))
+    most = min(MOST_TASKS, engine.placing.capacity if draw.random() < 0.9 else MOST_TASKS)
+    most = min(most, run.spec.shards) if run.spec.kind == "operator" else most
     kept = [index for index in sorted(run.slots) if draw.random() < 0.6][:most]
     free = [index for index in range(INDEXES) if index not in run.slots]
     fresh = draw.sample(

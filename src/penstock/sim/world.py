@@ -22,7 +22,7 @@ from penstock.sim.loop import Loop
 from penstock.sim.model import require
 from penstock.sim.plans import random_plan
 from penstock.sim.programs import memory_program
-from penstock.sim.promises import Promises
+from penstock.sim.promises import Promises, check_owners
 from penstock.sim.surroundings import SinkLog
 from penstock.sim.timing import SMALL, Delays, quick
 from penstock.testing.disk import SimDisk
@@ -45,6 +45,7 @@ LEASE_ACTIONS = (
     "plan",
     "plan",
 )
+PLAN_ACTIONS = (*("plan",) * 6, "kill", "pause", "cut", "gate", "clean", "resize")
 DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop", "plan")
 
 
@@ -128,6 +129,7 @@ class World:
             cleanup_s=self.weather.cleanup_s or shape.choice((0.15, 0.05)),
             stall_ratio=self.weather.stall_ratio,
         )
+        self.delays = replace(self.delays, copy=shape.choice(((0.001, 0.03), (0.05, 0.3))))
         self.nodes = shape.choice((1, 2, 2, 3))
 
     # -- processes ----------------------------------------------------------------------------------------------------
@@ -306,7 +308,7 @@ class World:
             except PlanError:
                 self.count("plan refused")
                 require(describe_plan(engine) == before, "a plan that was refused has changed something")
-            self.promises.check_owners(self.current)
+            check_owners(self.current)
 
     def _clean(self) -> None:
         if self.current is not None:
@@ -354,7 +356,7 @@ class World:
             lambda: all(map(driver.engine.placing.is_settled, driver.engine.runs)), CALM_S
         )
         require(settled, f"not settled after {CALM_S} s on a healthy machine: {describe(driver)}")
-        self.promises.check_owners(driver, whole=True)
+        check_owners(driver, whole=True)
         for _ in range(2):
             driver.clean_up_soon()
             self.loop.run_until(lambda: False, 4 * self.settings.base_interval_s)

@@ -2,145 +2,27 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.faults.runs import KEPT, fast_disk
+from tests.faults.plan_stories import CASES, MoveCase, driver_on, finish, killed_move, story
 
 from penstock.dataplane.placement import Placement
-from penstock.dataplane.shards import Holding
 from penstock.errors import PlanError
-from penstock.sim.inprocess import Driver
-from penstock.sim.programs import local_program, memory_program
 from penstock.sim.timing import Delays
-from penstock.testing.replay import replay
-from penstock.testing.schedule import check_schedule
 
-ROWS = 600
+ROWS = 300
 
 
-def driver_on(
-    folder: Path, seed: int, *, nodes: int = 2, capacity: int = 6, local: bool = True, rows: int = ROWS
-) -> Driver:
-    program = local_program() if local else memory_program()
-    return Driver(
-        fast_disk(), str(folder / "cp"), program, KEPT, seed, str(folder / "node"),
-        rows=rows, rate=1_000.0, nodes=nodes, capacity=capacity, delays=Delays(lease_start=(0.005, 0.05)),
-    )  # fmt: skip
-
-
-def finish(driver: Driver, rows: int = ROWS) -> None:
-    assert driver.run_until("drained", 30.0), driver.failed
-    assert sorted(row["id"] for row in driver.sink.rows()) == list(range(rows))  # type: ignore[type-var]
-    driver.stop()
-    check_schedule(driver.checkpoint, driver.program, complete=True)
-    replay(driver.checkpoint, driver.program)
-
-
-def random_plan(driver: Driver, draw: random.Random, stage: str = "fold") -> Placement:
-    """Keep some tasks, add some with free numbers, anywhere; deal shards at random."""
-    run = driver.engine.runs[stage]
-    kept = [index for index in run.slots if draw.random() < 0.6][:4]
-    free = [index for index in range(12) if index not in run.slots]
-    fresh = draw.sample(free, draw.randint(0 if kept else 1, 2))
-    nodes = sorted(driver.engine.placing.known_nodes())
-    tasks: dict[int, str | None] = dict.fromkeys(kept)
-    tasks.update({index: draw.choice([None, *nodes]) for index in fresh})
-    dealt = np.array([draw.choice(list(tasks)) for _ in range(run.spec.shards)], np.uint16)
-    return Placement(stage, tasks, dealt)
-
-
-def check_one_owner(driver: Driver) -> None:
-    """No two live leases own one shard's environment for writing."""
-    for name, run in driver.engine.runs.items():
-        owners: dict[int, list[str]] = {}
-        for lease in driver.live_leases():
-            for (stage, _), task in driver.leases[lease]._worker._tasks.items():
-                if stage == name and task.state is not None:
-                    for shard in task.locals:
-                        owners.setdefault(shard, []).append(lease)
-        held = np.flatnonzero(run.shards.holding == Holding.HELD)
-        for shard in held.tolist():
-            assert len(owners.get(shard, [])) <= 1, (name, shard, owners[shard])
-
-
-@pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_any_plan_at_any_time_loses_nothing(tmp_path: Path, seed: int, local: bool) -> None:
-    driver = driver_on(tmp_path, seed, local=local)
-    draw = random.Random(seed)
-    for _ in range(8):
-        driver.run_until(draw.uniform(0.005, 0.08))
-        driver.engine.place([random_plan(driver, draw)])
-    driver.run_until(lambda: driver.engine.placing.is_settled("fold"), 5.0)
-    assert driver.engine.placing.is_settled("fold")
-    if local:
-        check_one_owner(driver)
-    finish(driver)
+def test_any_plan_at_any_time_whatever_dies_loses_nothing(tmp_path: Path, seed: int) -> None:
+    story(tmp_path, seed)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_any_plan_with_leases_dying_loses_nothing(tmp_path: Path, seed: int) -> None:
-    driver = driver_on(tmp_path, seed, nodes=3)
-    draw = random.Random(seed + 100)
-    for _ in range(8):
-        driver.run_until(draw.uniform(0.005, 0.06))
-        driver.engine.place([random_plan(driver, draw)])
-        driver.run_until(draw.uniform(0.0, 0.02))
-        live = driver.live_leases()
-        if live and draw.random() < 0.6:
-            driver.kill(draw.choice(live))
-    assert driver.run_until(lambda: driver.engine.placing.is_settled("fold"), 5.0)
-    check_one_owner(driver)
-    finish(driver)
-
-
-@pytest.mark.parametrize("step", ["copying", "releasing", "released", "bringing"])
-@pytest.mark.parametrize("victim", ["source", "destination", "driver"])
-@pytest.mark.parametrize("far", [False, True])
-def test_each_step_of_a_move_killed_leaves_one_owner(
-    tmp_path: Path, step: str, victim: str, far: bool
-) -> None:
-    if step == "copying" and not far:
-        pytest.skip("nothing is copied inside a node")
-    driver = driver_on(tmp_path, 3, nodes=2 if far else 1, capacity=6)
-    run = driver.engine.runs["fold"]
-    driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
-    leases = driver.engine.leases
-    old = next(slot for slot in run.slots.values() if len(run.shards_of(slot)))
-    assert old.lease is not None
-    here = leases[old.lease].node
-    shard = int(run.shards_of(old)[0])
-    there = next((n for n in driver.engine.placing.known_nodes() if n != here), here) if far else here
-    goal = run.task_of.copy()
-    goal[shard] = 9
-    driver.engine.place([Placement("fold", {**dict.fromkeys(run.slots), 9: there}, goal)])
-    holding = run.shards.holding
-    reached = {
-        "copying": lambda: ("fold", shard) in driver.engine.placing.copies,
-        "releasing": lambda: holding[shard] == Holding.RELEASING,
-        "released": lambda: run.task_of[shard] == 9,
-        "bringing": lambda: holding[shard] == Holding.BRINGING and run.task_of[shard] == 9,
-    }[step]
-    assert driver.run_until(reached, 10.0), driver.failed
-    if victim == "driver":
-        driver.crash()
-        driver.restart()
-    else:
-        lease = old.lease if victim == "source" else run.slots[9].lease
-        assert lease is not None
-        driver.kill(lease)
-    finish(driver)
-    if victim != "driver":
-        check_one_owner_of(driver, shard)
-
-
-def check_one_owner_of(driver: Driver, shard: int) -> None:
-    run = driver.engine.runs["fold"]
-    assert run.task_of[shard] == 9
-    assert run.shards.holding[shard] == Holding.HELD
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_step_of_a_move_killed_leaves_one_owner(tmp_path: Path, case: MoveCase) -> None:
+    killed_move(tmp_path, case, 3)
 
 
 def test_a_shard_moved_inside_a_node_copies_nothing_and_others_do_not_wait(tmp_path: Path) -> None:
