@@ -51,6 +51,7 @@ POLICIES: Final = {
     "naive_ec": "naive-ec",
 }
 """Name in figures -> policy. Static goes first: its rate says how fast the machine is, and so when to shuffle."""
+EPOCH_S: Final = 0.4
 EVERY_S: Final = 0.5
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
@@ -101,9 +102,14 @@ def under(policy: str, rows: Dynamics, cores: int, rate: Any = None) -> Iterator
     offered = emulated.UNBOUNDED_PER_S if rate is None else rate
     work = Calculate(ROW_S, emulated.key_bytes_for(32 << 10))
     stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores)
-    # What waits is bounded to about a second of rows, so that the rows at work are those of the shuffle of the moment.
-    waiting = int(cores / ROW_S * (rows.payload_bytes + 32)) if rate is None else 256 << 20
-    with running(stream, maxEpochSeconds=0.4, maxWaitingBytes=waiting) as query:
+    options: dict[str, object] = {"maxEpochSeconds": EPOCH_S}
+    if rate is None:
+        # What waits is bounded to about a second of rows, and comes in small portions: the rows at work are then those of
+        # the shuffle of the moment, and rows arrive at the rate at which they are worked off.
+        possible = cores / ROW_S
+        options["maxWaitingBytes"] = int(possible * (rows.payload_bytes + 32))
+        options["maxEpochRows"] = int(possible * EPOCH_S)
+    with running(stream, **options) as query:
         await_rows(query, NAME, 0)
         query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
         if rate is None:
