@@ -239,7 +239,7 @@ PLANTED = (
     ),
     Planted(
         "clean-up deletes files that copies are made from",
-        {ENGINE: [("self.placing.files_of_copies().union(", "set().union(")]},
+        {ENGINE: [("self.placing.copies.files().union(", "set().union(")]},
         **PLANS,
     ),
     Planted(

@@ -104,7 +104,7 @@ class Promises:
         names = {path.rpartition("/")[2] for path in doomed}
         reachable = names & self.read_live()
         require(not reachable, f"generation {driver.generation} deletes reachable {sorted(reachable)}")
-        copied = names & driver.engine.placing.files_of_copies()
+        copied = names & driver.engine.placing.copies.files()
         require(
             not copied, f"generation {driver.generation} deletes {sorted(copied)}, of which copies are made"
         )
