@@ -141,8 +141,8 @@ def test_a_node_is_drained_while_every_lease_that_may_be_held_is(tmp_path: Path)
     plan = []
     for name in ("fold", "gather"):
         run = driver.engine.runs[name]
-        tasks: dict[int, str | None] = {5: "n1", 6: "n1"}
-        plan.append(Placement(name, tasks, (5 + np.arange(run.spec.shards) % 2).astype(np.uint16)))
+        tasks: dict[int, str | None] = dict.fromkeys(range(5, 9), "n1")
+        plan.append(Placement(name, tasks, (5 + np.arange(run.spec.shards) % 4).astype(np.uint16)))
     driver.place(plan)
     assert driver.run_until(lambda: all(map(settled(driver), driver.engine.runs)), 5.0)
     driver.run_until(0.2)
