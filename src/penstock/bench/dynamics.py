@@ -19,6 +19,7 @@ import numpy as np
 import penstock
 from penstock.bench import emulated
 from penstock.bench.changing import ask
+from penstock.bench.dynamics_exchange import exchange_cluster, measure_exchange
 from penstock.bench.dynamics_figures import (
     Sighting,
     Throughput,
@@ -52,6 +53,7 @@ POLICIES: Final = {
 EVERY_S: Final = 0.5
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
+EXCHANGE_CORES: Final = 16
 
 
 @dataclass(frozen=True)
@@ -250,6 +252,17 @@ def idle(result: BenchResult, effort: Effort) -> None:
             )
 
 
+def exchange(result: BenchResult, effort: Effort) -> None:
+    """The exchange under each policy, on nodes of its own."""
+    from pyspark.sql import SparkSession
+
+    left = SparkSession.getActiveSession()
+    if left is not None:
+        left.stop()
+    with exchange_cluster(EXCHANGE_CORES):
+        measure_exchange(result, POLICIES, EXCHANGE_CORES, effort.warm_s, effort.seconds)
+
+
 def _turn_s(query: Any) -> float:
     """Return what one more turn of the control loop takes."""
     elasticity = query.elasticity
@@ -288,8 +301,12 @@ def parts_of(quick: bool) -> dict[str, Part]:
         f"{name}-w{omega}": _throughput_part(name, omega, effort) for name in SOURCES for omega in OMEGAS
     }
     parts |= {f"latency-{name}": _latency_part(name, effort) for name in SOURCES}
-    owed = tuple(f"{policy}_idle_cores" for policy in POLICIES)
-    return parts | {"idle": Part(lambda result: idle(result, effort), (), owed)}
+    idles = tuple(f"{policy}_idle_cores" for policy in POLICIES)
+    rates = tuple(f"exchange_{policy}_per_s" for policy in POLICIES)
+    return parts | {
+        "idle": Part(lambda result: idle(result, effort), (), idles),
+        "exchange": Part(lambda result: exchange(result, effort), (), rates),
+    }
 
 
 def _throughput_part(name: str, omega: int, effort: Effort) -> Part:
@@ -317,9 +334,10 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
         UnknownPart: a part is asked for that does not exist.
     """
     parts = parts_of(quick)
-    choose(parts, only)
+    chosen = choose(parts, only)
     cores = Effort.of(quick).cores
     result.emulated.append(f"{emulated.EMULATION}: {cores} of them")
-    # No spare slots: a policy may use all that there are.
-    penstock.session("penstock-bench-dynamics", master=f"local[{cores + 1 + RESERVE}]")
+    if chosen != ["exchange"]:
+        # No spare slots: a policy may use all that there are.
+        penstock.session("penstock-bench-dynamics", master=f"local[{cores + 1 + RESERVE}]")
     return run_parts(result, parts, only, quick)

@@ -52,6 +52,11 @@ class Service:
 _SERVICE = Service()
 
 
+def serve(seconds: float) -> None:
+    """Be busy for so long, as this process."""
+    _SERVICE.serve(seconds)
+
+
 @dataclass(frozen=True)
 class Calculate:
     """`function(key, rows, state)` of the operator: sleeps for its rows and returns how many the key has had.
@@ -68,7 +73,7 @@ class Calculate:
             state.kept.update(bytes(self.key_bytes))
         count = (seen or 0) + len(rows)
         state.seen.update(count)
-        _SERVICE.serve(self.row_s * len(rows))
+        serve(self.row_s * len(rows))
         return [(key.key, count)]
 
 

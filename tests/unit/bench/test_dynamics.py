@@ -7,6 +7,7 @@ import math
 import pytest
 
 from penstock.bench import dynamics
+from penstock.bench.dynamics_exchange import ShuffledOrders
 from penstock.bench.dynamics_figures import (
     Sighting,
     derive_share_of_ceiling,
@@ -15,6 +16,7 @@ from penstock.bench.dynamics_figures import (
 )
 from penstock.bench.result import BenchResult, UnknownPart
 from penstock.workloads.dynamics import Dynamics
+from penstock.workloads.exchange_orders import STOCKS, orders
 
 ROWS = Dynamics(rows_per_shuffle=10_000)
 
@@ -83,3 +85,15 @@ def test_ratios_with_targets_come_from_the_parts_that_were_run() -> None:
     dynamics.summarise(result)
     assert result.ratios == {"share_of_ceiling_w2": 0.93, "share_of_ceiling_hot_keys": 0.9}
     assert result.figures["ceiling"] == 2.1
+
+
+def test_orders_keep_all_but_the_name_of_their_stock_when_popularity_is_shuffled() -> None:
+    each = 2 * STOCKS
+    source = ShuffledOrders(each)
+    plain, shuffled = orders(0, 2 * each), source(0, 2 * each)
+    assert shuffled.drop_columns(["stock"]) == plain.drop_columns(["stock"])
+    before, after = plain.column("stock").to_numpy(), shuffled.column("stock").to_numpy()
+    maps = [dict(zip(before[at : at + each], after[at : at + each], strict=True)) for at in (0, each)]
+    assert len(maps[0]) == len(set(maps[0].values())) > STOCKS / 2
+    assert sum(maps[0][one] == maps[1].get(one) for one in maps[0]) < STOCKS / 10
+    assert source(each - 5, 10) == shuffled.slice(each - 5, 10)
