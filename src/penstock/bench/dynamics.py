@@ -7,6 +7,7 @@ stands its ceiling. The arithmetic is in `dynamics_figures`.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from penstock.bench.machine import CpuMeter
 from penstock.bench.ours import await_rows, running
 from penstock.bench.parts import Part, choose, run_parts
 from penstock.bench.result import BenchResult
-from penstock.spark.starting import RESERVE
+from penstock.control.plan.guards import Guards
 from penstock.topology.sla import SLA
 from penstock.workloads.dynamics import Dynamics, derive_task_loads, mean_ceiling, shard_of_keys
 
@@ -54,6 +55,11 @@ EVERY_S: Final = 0.5
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
 EXCHANGE_CORES: Final = 16
+SATURATED: Final = Guards(
+    cool_down_s=1.0, hysteresis_s=0.0, max_actions_per_minute=60, payback_s=math.inf, worse_ratio=math.inf
+)
+"""Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
+blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ def under(policy: str, rows: Dynamics, cores: int, rate: Any = None) -> Iterator
     with running(stream, maxEpochSeconds=0.4, maxWaitingBytes=waiting) as query:
         await_rows(query, NAME, 0)
         query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
+        if rate is None:
+            query.elasticity._steering.loop.guards = SATURATED
         yield query
 
 
@@ -260,7 +268,7 @@ def exchange(result: BenchResult, effort: Effort) -> None:
     if left is not None:
         left.stop()
     with exchange_cluster(EXCHANGE_CORES):
-        measure_exchange(result, POLICIES, EXCHANGE_CORES, effort.warm_s, effort.seconds)
+        measure_exchange(result, POLICIES, SATURATED, EXCHANGE_CORES, effort.warm_s, effort.seconds)
 
 
 def _turn_s(query: Any) -> float:
@@ -338,6 +346,5 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     cores = Effort.of(quick).cores
     result.emulated.append(f"{emulated.EMULATION}: {cores} of them")
     if chosen != ["exchange"]:
-        # No spare slots: a policy may use all that there are.
-        penstock.session("penstock-bench-dynamics", master=f"local[{cores + 1 + RESERVE}]")
+        penstock.session("penstock-bench-dynamics", cores=cores)
     return run_parts(result, parts, only, quick)

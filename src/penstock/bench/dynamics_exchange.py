@@ -22,6 +22,7 @@ from penstock.bench.changing import ask
 from penstock.bench.emulated import serve
 from penstock.bench.ours import await_rows, running
 from penstock.bench.result import BenchResult
+from penstock.control.plan.guards import Guards
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.starting import RESERVE
 from penstock.topology.sla import SLA
@@ -120,7 +121,7 @@ def exchange_cluster(cores: int) -> Iterator[None]:
 
 
 def measure_exchange(
-    result: BenchResult, policies: dict[str, str], cores: int, warm_s: float, seconds: float
+    result: BenchResult, policies: dict[str, str], guards: Guards, cores: int, warm_s: float, seconds: float
 ) -> None:
     """Run the exchange under each policy and add rate, latency, and bytes moved and read remotely in a second.
 
@@ -135,6 +136,7 @@ def measure_exchange(
             await_rows(query, TRANSACTOR, 0)
             if policy != "static":
                 query.elasticity.hold(SLA(SLA_S), registered, EVERY_S)
+                query.elasticity._steering.loop.guards = guards
             time.sleep(warm_s)
             began, before = time.monotonic(), ask(query, _totals)
             time.sleep(seconds)
