@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.faults import plan_runs
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def test_random_plans_a_killed_worker_and_a_drained_node_change_nothing(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def random_plans(count: int, seed: int, report: Report) -> None:
         assert len(said) == size + 1, said
         yield from said[:size]
 
-    _in_chunks(chunk, count, seed, report, on_cluster=plan_runs.cluster)
+    _in_chunks(chunk, count, seed, report, chunk=5, on_cluster=plan_runs.cluster)
 
 
 def _in_chunks(

@@ -24,6 +24,7 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
     from penstock.bench.rescale import run as rescale
     from penstock.bench.scaling import run as scaling
     from penstock.bench.schedule import run as schedule
+    from penstock.bench.sla import run as sla
 
     benches: dict[str, Run] = {
         "dynamics": dynamics,
@@ -32,6 +33,7 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
         "rescale": rescale,
         "scaling": scaling,
         "schedule": schedule,
+        "sla": sla,
     }
     if name not in benches:
         print(f"there is no bench {name!r}; there is {', '.join(benches)}", file=sys.stderr)

@@ -62,6 +62,7 @@ class Past:
                 rate_of(now),
                 details.predicted_s,
                 rolls_back=details.rolls_back,
+                waited_s=waiting_of(now),
             )
         )
 
@@ -142,3 +143,12 @@ class Past:
 def rate_of(now: Estimate) -> float:
     """Return the rows a second that all executors together take in."""
     return sum(executor.rate_per_s for executor in now.executors.values())
+
+
+def waiting_of(now: Estimate) -> float:
+    """Return the longest time that what waits at an executor would take its tasks together."""
+    found = [
+        float(one.backlog_rows.sum()) / max(sum(task.service_per_s for task in one.tasks), 1e-9)
+        for one in now.executors.values()
+    ]
+    return max(found, default=0.0)

@@ -85,7 +85,9 @@ class _Windowed:
     def add(self, value: F64, elapsed_s: float) -> F64:
         self._kept.append((np.array(value, dtype=np.float64), elapsed_s))
         total_s = sum(length for _, length in self._kept)
-        total: F64 = sum((one * length for one, length in self._kept), start=np.zeros(()))
+        total = np.zeros(())
+        for one, length in self._kept:
+            total = total + one * length
         return np.asarray(total / total_s)
 
     def put(self, where: npt.NDArray[np.bool_], value: F64) -> None:

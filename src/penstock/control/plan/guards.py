@@ -61,6 +61,8 @@ class Action:
     """When it was carried out; None while it is not."""
     rolls_back: int | None = None
     """Number of the action that it undoes."""
+    waited_s: float = 0.0
+    """Time that what waited when it was decided would take all tasks together."""
 
     @property
     def moves(self) -> int:
@@ -215,8 +217,9 @@ def judge(
 ) -> str | None:
     """Say why an action should be rolled back, in words; None where it should stay.
 
-    Latency must be higher than before by the margin and no longer far under the bound, and the load not higher. One that
-    promised no lower latency (it gave cores back, say) is only blamed where the bound is broken.
+    Latency must be higher than before by the margin and no longer far under the bound, the load not higher, and what
+    waited at the time less than the bound allows: that comes out late whatever is done. One that promised no lower
+    latency (it gave cores back, say) is only blamed where the bound is broken.
     """
     before_s = action.observed_s
     if action.rolls_back is not None or not math.isfinite(guards.worse_ratio):
@@ -226,7 +229,7 @@ def judge(
     limit_s = max(before_s * (1 + guards.worse_ratio), bound_s * guards.worse_from_ratio)
     if observed_s <= limit_s:
         return None
-    if rate_per_s > action.rate_per_s * (1 + guards.same_load_ratio):
+    if rate_per_s > action.rate_per_s * (1 + guards.same_load_ratio) or action.waited_s > bound_s:
         return None
     promised = action.predicted_s is not None and action.predicted_s < before_s
     if not promised and observed_s <= bound_s:

@@ -21,6 +21,7 @@ BUILT_IN: dict[str, str] = {
     "elasticutor": "penstock.control.policy.elasticutor:ElasticutorPolicy",
     "esstream": "penstock.control.policy.esstream:EsStreamPolicy",
     "naive-ec": "penstock.control.policy.elasticutor:make_naive_ec",
+    "penstock": "penstock.control.policy.penstock:PenstockPolicy",
     "resource-centric": "penstock.control.policy.elasticutor:make_resource_centric",
     "static": "penstock.control.policy.static:StaticPolicy",
     "streamswitch": "penstock.control.policy.streamswitch:StreamSwitchPolicy",

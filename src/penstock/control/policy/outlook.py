@@ -1,0 +1,146 @@
+"""How an elastic executor would fare under a placement of its shards: what each task has to do, and how late rows get.
+
+Everything is in core-seconds. A task keeps the share ε of its time free and needs 1 / (μ L) more to hold the bound
+L (M/M/1 with margin, StreamSwitch 4.2); what waits is to be cleared within a given time on top. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.control.measure.estimate import ExecutorEstimate
+from penstock.control.measure.sample import F64
+from penstock.control.policy.forecasting import Forecast
+from penstock.control.policy.mapping import is_known
+
+OVERFULL_S = 10.0
+"""Seconds of latency that a task twice as full as it may be counts for, beyond its bound: orders what is unbounded."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the shards of one executor ask for. Arrays are by shard."""
+
+    load: F64
+    """Core-seconds a second on a node of speed 1, as expected."""
+    waiting_s: F64
+    """Core-seconds that wait beyond what always does."""
+    bound_s: float
+    service_per_s: float
+    margin: float
+    clear_s: float
+    """Time in which what waits should be done with, where there are cores for it."""
+    bear_ratio: float = 0.0
+    """Share of the margin that may be used up."""
+
+    @property
+    def fill(self) -> float:
+        """Share of a task of speed 1 that may be used: 1 - ε - 1 / (μ L), and what of ε may be used up; not above zero
+        where no task holds the bound."""
+        usable = 1.0 - self.margin * (1.0 - self.bear_ratio)
+        return usable - 1.0 / (self.service_per_s * self.bound_s)
+
+    def derive_clear_s(self, speed: float) -> float:
+        """Return how long tasks of so much speed in all need for what waits; infinite where the load alone fills them."""
+        spare = speed - float(self.load.sum())
+        needed = float(self.waiting_s.sum()) / spare if spare > 0 else np.inf
+        return max(self.clear_s, needed)
+
+    def derive_weights(self, speed: float) -> F64:
+        """Return the share of one task of speed 1 that each shard asks for; tasks are healthy up to 1 together."""
+        usual: F64 = self.load / max(self.fill, 1e-9)
+        waits = float(self.waiting_s.sum())
+        if waits <= 0:
+            return usual
+        clear_s = self.derive_clear_s(speed)
+        # Where the load alone is too much, nothing is ever cleared: then each shard's load says all.
+        extra = self.waiting_s / clear_s if np.isfinite(clear_s) else np.zeros(len(self.load))
+        return np.maximum(usual, self.load + extra)
+
+    def derive_speed(self) -> float:
+        """Return the speed that all tasks together need: as many tasks as that, on nodes of speed 1."""
+        return float(self.derive_weights(np.inf).sum())
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of an executor under some placement, by position."""
+
+    indexes: tuple[int, ...]
+    speed: F64
+    at: npt.NDArray[np.int64]
+    """Shard -> position; -1 for shards of others, and those without a task."""
+
+    def sum(self, by_shard: F64) -> F64:
+        """Add up by task, over its speed."""
+        mine = self.at >= 0
+        found = np.bincount(self.at[mine], weights=by_shard[mine], minlength=len(self.indexes))
+        return found.astype(np.float64) / np.maximum(self.speed, 1e-9)
+
+
+def derive_tasks(
+    task_of: npt.NDArray[np.int32], tasks: Mapping[int, str], speeds: Mapping[int, float]
+) -> Tasks:
+    """Return tasks by position, from shard -> index."""
+    indexes = tuple(sorted(tasks))
+    table = np.full(max([int(task_of.max(initial=0)), *indexes]) + 2, -1, dtype=np.int64)
+    table[list(indexes)] = np.arange(len(indexes))
+    return Tasks(indexes, np.array([speeds.get(one, 1.0) for one in indexes]), table[task_of])
+
+
+def derive_speeds(executor: ExecutorEstimate) -> dict[int, float]:
+    """Return the speed of each task: its node's, or as its service rate says."""
+    mean = executor.service_per_s
+    found = {}
+    for task in executor.tasks:
+        speed = task.speed if task.speed is not None else task.service_per_s / mean if mean > 0 else 1.0
+        found[task.index] = speed if is_known(speed) else 1.0
+    return found
+
+
+def derive_row_s(executor: ExecutorEstimate) -> F64:
+    """Return core-seconds a row of each shard; the mean where a shard has had none."""
+    rate, mean = executor.arrival_per_s, 1.0 / max(executor.service_per_s, 1e-9)
+    found = np.full(len(rate), mean)
+    np.divide(executor.load, rate, out=found, where=(rate > 0) & (executor.load > 0))
+    return found
+
+
+def predict_latency_s(demand: Demand, tasks: Tasks) -> float:
+    """Return the latency of the worst task once the time to clear what waits is over.
+
+    1 / (μ (1 - ε - ρ)) for a task of load ρ below what it may be filled to, which is the bound there; past it, in
+    proportion to the excess; and what then still waits.
+    """
+    if not len(tasks.indexes):
+        return np.inf
+    load = tasks.sum(demand.load)
+    waits = np.maximum(tasks.sum(demand.waiting_s) + (load - 1.0) * demand.clear_s, 0.0)
+    fill = 1.0 - demand.margin - 1.0 / (demand.service_per_s * tasks.speed * demand.bound_s)
+    free = demand.service_per_s * tasks.speed * (1.0 - demand.margin - load)
+    usual = np.where(
+        load <= fill,
+        1.0 / np.maximum(free, 1.0 / demand.bound_s),
+        demand.bound_s + OVERFULL_S * (load - fill) / np.maximum(fill, 0.1),
+    )
+    return float((usual + waits).max())
+
+
+def derive_certain_load(forecast: Forecast, tasks: Tasks, row_s: F64, z: float) -> F64:
+    """Return the load that each task has for certain, noise aside."""
+    mine = tasks.at >= 0
+    rates = np.stack(
+        [
+            np.bincount(tasks.at[mine], weights=reading[mine], minlength=len(tasks.indexes)).astype(
+                np.float64
+            )
+            for reading in forecast.readings
+        ]
+    )
+    work = tasks.sum(forecast.expected_per_s * row_s)
+    row = work / np.maximum(tasks.sum(forecast.expected_per_s), 1e-12)
+    return forecast.derive_certain(rates, z) * row / np.maximum(tasks.speed, 1e-9)

@@ -1,0 +1,306 @@
+"""penstock: the default policy. One decision space, cheapest first; looks ahead; acts in one step, and seldom.
+
+An executor in trouble, or headed for it, gets its shards dealt anew where that is enough, else as many cores as it takes
+at once, else as many as there are, and nodes are asked for; cores that the load of late did not need are given back. What
+is expected is `forecasting`'s, what could be done `treating`'s.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.control.measure.estimate import Estimate
+from penstock.control.plan.plan import Plan
+from penstock.control.policy.forecasting import Forecast, Forecaster
+from penstock.control.policy.mapping import tail_factor
+from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
+from penstock.control.policy.ordering import derive_longest, derive_operators, derive_stations
+from penstock.control.policy.protocol import Limits, Option, Proposal
+from penstock.control.policy.sharing import BoundSplit
+from penstock.control.policy.treating import (
+    ADD,
+    MOVE,
+    REMOVE,
+    Judging,
+    Study,
+    Treatment,
+    count_missing,
+    find_move,
+    find_narrower,
+    find_wider,
+    study,
+)
+from penstock.control.policy.wording import count, in_ms, no_change, propose_waiting
+from penstock.control.sla import SLA
+from penstock.errors import DeclarationError
+
+PATIENCE = 0.1
+"""Share of the time that what waits will take, for which an executor that cannot be cured is left alone."""
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """What was found out about one executor, and what is to be done."""
+
+    study: Study
+    treatment: Treatment | None = None
+    why_not: str = ""
+    options: tuple[Option, ...] = ()
+    lacking: int = 0
+    """Cores that would help and are not there."""
+
+
+@dataclass
+class PenstockPolicy:
+    """Holds a latency SLA with few actions, in the mean or at a quantile.
+
+    Args:
+        margin: ε, the share of each task's time that is kept free.
+        keep_s: time for which a high load is remembered before cores are given back, and after a core was added.
+        horizon_s: how far ahead trend and season are looked at.
+        spare: room that must be left, beyond the margin, where cores are given back.
+        min_gain: share of the fullest task's load that a plan must take off it where nothing cures.
+        actions_per_minute: most plans in any minute; of these half may be other than urgent.
+        idle_node_s: time without a task after which a node is given back.
+        split: how an end-to-end bound is split between operators.
+    """
+
+    margin: float = 0.2
+    keep_s: float = 5.0
+    horizon_s: float = 3.0
+    spare: float = 0.0
+    min_gain: float = 0.1
+    actions_per_minute: int = 12
+    idle_node_s: float = 60.0
+    split: BoundSplit = field(default_factory=BoundSplit)
+    name: str = "penstock"
+    _forecasters: dict[str, Forecaster] = field(default_factory=dict)
+    _negotiator: Negotiator = field(init=False)
+    _acted_s: deque[tuple[float, bool]] = field(default_factory=deque)
+    """When plans were made in the last minute, and whether they were urgent."""
+    _widened_s: dict[str, float] = field(default_factory=dict)
+    _patient_s: dict[str, float] = field(default_factory=dict)
+    """Until when an executor that nothing can be done for is left alone: looking costs more than it finds."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin < 1:
+            raise DeclarationError(
+                f"{self.name}: margin must be at least 0 and below 1, not {self.margin!r}."
+            )
+        if self.actions_per_minute < 1:
+            raise DeclarationError(
+                f"{self.name}: actions_per_minute must be at least 1, not {self.actions_per_minute!r}."
+            )
+        self._negotiator = Negotiator(self.idle_node_s)
+        self._judging = Judging(self.margin)
+
+    def note_failure(self, reason: str) -> None:
+        """The last plan did not happen: what it would have cost is not counted, and nodes may be asked for again."""
+        if self._acted_s:
+            self._acted_s.pop()
+        self._negotiator.forget()
+        self._patient_s.clear()
+
+    def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        forecasts = self._look_ahead(now) if now.invalid is None else {}
+        waiting = propose_waiting(now)
+        if waiting is not None:
+            return waiting
+        self._negotiator.look(now)
+        shares = self.split.shares(now, sla)
+        shifted = self.split.learn(now, sla, shares)
+        studies = [
+            study(now.executors[name], forecast, self._bound_s(now, name, sla, shares), self._judging)
+            for name, forecast in forecasts.items()
+            if now.executors[name].k
+        ]
+        free = derive_free_cores(now, limits)
+        studies.sort(key=lambda one: (one.calm, -float(one.waits_s.max(initial=0.0)), one.name))
+        findings = [self._treat(now, one, free) for one in studies]
+        return self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
+
+    def _look_ahead(self, now: Estimate) -> dict[str, Forecast]:
+        self._forecasters = {
+            name: self._forecasters.get(name) or Forecaster(self.horizon_s, self.keep_s)
+            for name in sorted(now.executors)
+        }
+        return {
+            name: one.take(now.at_s, now.executors[name].arrival_per_s, now.executors[name].scv_arrival)
+            for name, one in self._forecasters.items()
+        }
+
+    def _bound_s(self, now: Estimate, name: str, sla: SLA, shares: Mapping[str, float]) -> float:
+        return sla.latency * shares[now.executors[name].operator] / tail_factor(sla)
+
+    # -- one executor -------------------------------------------------------------------------------------------------
+
+    def _treat(self, now: Estimate, one: Study, free: FreeCores) -> _Finding:
+        if one.demand.fill <= 0:
+            need = 1.0 / (one.demand.service_per_s * (1 - self.margin))
+            why = (
+                f"nothing can help: a row alone takes {in_ms(need)} of a bound of {in_ms(one.demand.bound_s)}"
+            )
+            return _Finding(one, why_not=why)
+        if one.calm:
+            return self._save(now, one)
+        if now.at_s < self._patient_s.get(one.name, -np.inf) and not free.usable:
+            return _Finding(one, why_not=_explain(one, free))
+        found = self._cure(one, free)
+        self._patient_s.pop(one.name, None)
+        if found.treatment is None or not found.treatment.healthy:
+            clear_s = one.demand.derive_clear_s(float(one.tasks.speed.sum()))
+            self._patient_s[one.name] = now.at_s + min(max(clear_s * PATIENCE, 1.0), 10.0)
+        elif found.treatment.kind == ADD:
+            for node in list(found.treatment.plan.tasks.values())[len(one.tasks.indexes) :]:
+                free.take(node)
+        return found
+
+    def _cure(self, one: Study, free: FreeCores) -> _Finding:
+        """Deal shards anew where that cures; else add cores; else take what helps most; else say why nothing does."""
+        before = _pressure(one)
+        options = [Option("no change", one.predicted_s)]
+        missing = count_missing(one)
+        moved = find_move(one) if not missing or not free.usable or one.strayed else None
+        if moved is not None:
+            options.append(Option(MOVE, moved.predicted_s, moved.cost_s, moved.healthy))
+            if moved.moved and moved.healthy:
+                return _Finding(one, moved, options=tuple(options))
+        wider = find_wider(one, free, missing)
+        lacking = max(missing - free.usable, 0)
+        if wider is not None:
+            options.append(Option(ADD, wider.predicted_s, wider.cost_s, wider.healthy))
+        best = wider or moved
+        if best is not None and best.moved:
+            # Pressures compare on the same tasks only: more of them are asked to clear what waits sooner.
+            gain = best.predicted_s / one.predicted_s if best is wider else best.pressure / before
+            if gain < 1.0 - self.min_gain or one.strayed or (best is wider and best.healthy):
+                return _Finding(one, best, options=tuple(options), lacking=lacking)
+        return _Finding(one, why_not=_explain(one, free), options=tuple(options), lacking=lacking)
+
+    def _save(self, now: Estimate, one: Study) -> _Finding:
+        """Give back cores that the highest load of late does not need."""
+        since_s = self._widened_s.get(one.name, -np.inf)
+        if float(one.waits_s.max(initial=0.0)) > self._judging.alert_ratio * one.demand.bound_s:
+            return _Finding(one, why_not="rows wait a little")
+        if now.at_s < since_s + self.keep_s:
+            return _Finding(one, why_not="cores were added a short while ago")
+        if len(one.tasks.indexes) < 2 or not self._may_act(now.at_s, urgent=False):
+            return _Finding(one, why_not="healthy")
+        if now.at_s < self._patient_s.get(one.name, -np.inf):
+            return _Finding(one, why_not="healthy, and every core is needed")
+        fewer = find_narrower(one, self.spare)
+        if fewer is None:
+            self._patient_s[one.name] = now.at_s + 1.0
+            return _Finding(one, why_not="healthy, and every core is needed")
+        options = (Option("no change", one.predicted_s), Option(REMOVE, fewer.predicted_s, fewer.cost_s))
+        return _Finding(one, fewer, options=options)
+
+    def _may_act(self, at_s: float, *, urgent: bool) -> bool:
+        while self._acted_s and self._acted_s[0][0] <= at_s - 60.0:
+            self._acted_s.popleft()
+        calm = sum(not was_urgent for _, was_urgent in self._acted_s)
+        within = urgent or calm < max(self.actions_per_minute // 2, 1)
+        return within and len(self._acted_s) < self.actions_per_minute
+
+    # -- all of them --------------------------------------------------------------------------------------------------
+
+    def _compose(
+        self, now: Estimate, sla: SLA, limits: Limits, findings: list[_Finding], shares: Mapping[str, float]
+    ) -> Proposal:
+        urgent = any(found.treatment is not None and not found.study.calm for found in findings)
+        treated = [found for found in findings if found.treatment is not None]
+        if urgent:
+            treated = [found for found in treated if not found.study.calm]
+        lacking = sum(found.lacking for found in findings)
+        told = treated or [found for found in findings if not found.study.calm] or findings[:1]
+        symptom = "; ".join(_describe(found.study) for found in told)
+        options = tuple(option for found in told for option in found.options)
+        predicted_s = self._predict(now, sla, findings, treated)
+        if treated and not self._may_act(now.at_s, urgent=urgent):
+            why = f"{len(self._acted_s)} actions in the last minute are enough"
+            return no_change(symptom, why, options, predicted_s)
+        add = self._negotiator.ask(now, limits, lacking)
+        release = () if treated or lacking else self._negotiator.release(now, limits)
+        plan = Plan({f.study.name: f.treatment.plan for f in treated if f.treatment}, add, release, shares)
+        if plan.changes_nothing:
+            return no_change(symptom, "; ".join(found.why_not for found in told), options, predicted_s)
+        actions = [_tell(found) for found in treated]
+        actions += [f"asked for {count(add, 'node')}"] if add else []
+        actions += [f"gave back {', '.join(release)}"] if release else []
+        actions += (
+            ["shifted the bound: " + ", ".join(f"{o} {s:.0%}" for o, s in shares.items())] if shares else []
+        )
+        self._remember(now.at_s, treated, urgent)
+        return Proposal(plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": "mm1"})
+
+    def _remember(self, at_s: float, treated: list[_Finding], urgent: bool) -> None:
+        self._acted_s.append((at_s, urgent))
+        for found in treated:
+            if found.treatment is not None and found.treatment.kind == ADD:
+                self._widened_s[found.study.name] = at_s
+
+    def _predict(self, now: Estimate, sla: SLA, findings: list[_Finding], treated: list[_Finding]) -> float:
+        """Return the worst latency predicted, along the worst path where the bound is end-to-end."""
+        worst: dict[str, float] = {}
+        for found in findings:
+            done = found.treatment if found in treated else None
+            latency_s = found.study.predicted_s if done is None else done.predicted_s
+            operator = found.study.executor.operator
+            worst[operator] = max(worst.get(operator, 0.0), latency_s)
+        if sla.scope == "operator":
+            return tail_factor(sla) * max(worst.values(), default=0.0)
+        operators = derive_operators(now)
+        weights = {name: worst.get(name, 0.0) for name in operators}
+        return tail_factor(sla) * derive_longest(derive_stations(operators, now.edges), now.edges, weights)[1]
+
+
+def _pressure(one: Study) -> float:
+    weights = one.demand.derive_weights(float(one.tasks.speed.sum()))
+    return float(one.tasks.sum(weights).max(initial=0.0))
+
+
+def _describe(one: Study) -> str:
+    worst = one.worst
+    load = one.tasks.sum(one.demand.load)
+    total = max(float((load * one.tasks.speed).sum()), 1e-12)
+    state = "rising" if one.rising else "in trouble" if one.severe else "healthy"
+    return (
+        f"{one.name} {state}: {one.forecast.total_per_s:.0f} rows/s, waits up to {in_ms(float(one.waits_s.max()))},"
+        f" bound {in_ms(one.demand.bound_s)}: task {one.tasks.indexes[worst]} holds"
+        f" {load[worst] * one.tasks.speed[worst] / total:.0%} of load and is filled to {load[worst]:.0%}"
+    )
+
+
+def _tell(found: _Finding) -> str:
+    done, before = found.treatment, len(found.study.tasks.indexes)
+    assert done is not None
+    moved = f"moved {count(done.moved, 'shard')}"
+    if done.kind == MOVE:
+        return f"{found.study.name}: {moved}"
+    return f"{found.study.name}: from {before} to {count(done.plan.k, 'task')}, {moved}"
+
+
+def _explain(one: Study, free: FreeCores) -> str:
+    """Say why nothing can be done: one hot shard, or too few cores."""
+    load = np.where(one.executor.task_of >= 0, one.demand.load, 0.0)
+    hottest, total = int(load.argmax()), max(float(load.sum()), 1e-12)
+    if load[hottest] > one.demand.fill * float(one.tasks.speed.max()):
+        return (
+            f"nothing can help: shard {hottest} is {load[hottest] / total:.0%} of the load,"
+            " and a shard has one task"
+        )
+    tasks, speed = len(one.tasks.indexes) + free.usable, float(one.tasks.speed.mean())
+    needed = total / max(one.demand.fill * speed, 1e-9)
+    if needed > tasks:
+        return (
+            f"nothing can help within the cores there are: {one.forecast.total_per_s:.0f} rows/s need"
+            f" {np.ceil(needed):.0f} tasks and there are {tasks}"
+        )
+    clear_s = one.demand.derive_clear_s(tasks * speed)
+    if one.demand.waiting_s.any() and not free.usable:
+        return f"every core is at work on what waits, which takes {clear_s:.0f} s more"
+    return "no move of shards helps"

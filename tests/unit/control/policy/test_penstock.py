@@ -1,0 +1,187 @@
+"""penstock, the default policy: what it does first, what it never does, and what it says when nothing helps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.control.policy.worlds import World, make_station
+
+from penstock.control.measure.estimate import NodeEstimate
+from penstock.control.policy.penstock import PenstockPolicy
+from penstock.control.policy.protocol import Limits
+from penstock.control.policy.registry import DEFAULT, make_policy
+from penstock.control.sla import SLA
+from penstock.errors import DeclarationError
+
+
+def flat(total: float, shards: int = 64) -> np.ndarray:
+    return np.full(shards, total / shards)
+
+
+def test_it_is_the_default() -> None:
+    assert isinstance(make_policy(DEFAULT), PenstockPolicy)
+
+
+def test_an_overload_gets_all_the_cores_it_needs_in_one_plan() -> None:
+    world = World({"match": make_station(flat(1000), 200.0, 1)})
+    world.run(PenstockPolicy(), 3)
+    assert world.k("match") >= 6 and len(world.plans) == 1
+    acted = next(found for found in world.proposals if found.plan is not None)
+    assert acted.urgent and "from 1 to" in acted.action and acted.predicted_s is not None
+
+
+def test_a_backlog_that_no_number_of_cores_clears_in_time_still_gets_them() -> None:
+    station = make_station(flat(1000), 200.0, 6)
+    station.backlog = np.full(64, 200.0)
+    world = World({"match": station}, limits=Limits(12))
+    world.run(PenstockPolicy(), 3)
+    assert world.k("match") == 12
+    world.turn(PenstockPolicy())
+    assert "at work on what waits" in world.turn(PenstockPolicy()).action
+
+
+def test_skew_is_cured_by_moving_shards_alone() -> None:
+    station = make_station(flat(480), 200.0, 4)
+    station.task_of = np.where(np.arange(64) < 32, 0, station.task_of).astype(np.int32)
+    world = World({"match": station})
+    world.run(PenstockPolicy(), 10)
+    assert world.k("match") == 4 and len(world.plans) == 1
+    assert next(found for found in world.proposals if found.plan is not None).action.startswith("match: moved")
+
+
+def test_cores_that_are_not_needed_are_given_back() -> None:
+    world = World({"match": make_station(flat(100), 200.0, 8)})
+    world.run(PenstockPolicy(), 120)
+    assert world.k("match") == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(4, 40), st.floats(0.2, 20.0), st.integers(1, 24))
+def test_every_plan_is_feasible_and_keeps_every_shard(
+    seed: int, shards: int, load: float, cores: int
+) -> None:
+    random = np.random.default_rng(seed)
+    rates = random.zipf(1.8, shards).clip(1, 1000).astype(float)
+    rates *= 100 * load / rates.sum()
+    nodes = {"n0": NodeEstimate("n0", cores), "n1": NodeEstimate("n1", 4, speed=0.5)}
+    limits = Limits(cores + 2, 2, 3, 4)
+    world = World({"a": make_station(rates, 100.0, min(3, cores))}, nodes, limits, noise=0.1, seed=seed)
+    policy = PenstockPolicy()
+    for turn in range(40):
+        if turn in (10, 25):
+            world.stations["a"].rates = world.stations["a"].rates * random.uniform(0.2, 4.0)
+        world.turn(policy)  # checks every plan as a whole
+
+
+@pytest.mark.parametrize("fill", [0.45, 0.78, 0.88])
+def test_a_steady_load_leads_to_no_action_for_ten_hours(fill: float) -> None:
+    rates = np.random.default_rng(5).zipf(2.0, 64).clip(1, 12).astype(float)
+    rates *= 8 * 200.0 * fill / rates.sum()
+    world = World(
+        {"match": make_station(rates, 200.0, 8)}, limits=Limits(20), noise=0.06, turn_s=30.0, seed=3
+    )
+    policy = PenstockPolicy()
+    world.run(policy, 20)
+    settled = len(world.plans)
+    world.run(policy, 10 * 120)
+    assert len(world.plans) == settled
+
+
+def test_a_load_that_nothing_can_serve_leads_to_one_diagnosis_and_not_a_storm() -> None:
+    world = World({"match": make_station(flat(5000), 200.0, 2)}, limits=Limits(max_cores=6), noise=0.05)
+    world.run(PenstockPolicy(), 300)
+    assert world.k("match") == 6 and len(world.plans) <= 2
+    last = world.proposals[-1]
+    assert last.plan is None
+    assert "nothing can help within the cores there are" in last.action and "need" in last.action
+
+
+def test_one_hot_shard_is_named() -> None:
+    rates = flat(200)
+    rates[7] = 400.0
+    world = World({"match": make_station(rates, 200.0, 4)}, limits=Limits(max_cores=8), noise=0.02)
+    world.run(PenstockPolicy(), 120)
+    assert len(world.plans) <= 4
+    assert "nothing can help: shard 7 is" in world.proposals[-1].action
+
+
+def test_a_bound_below_one_row_is_said_to_be_out_of_reach() -> None:
+    world = World({"match": make_station(flat(10), 200.0, 2)}, sla=SLA(0.004, scope="operator"))
+    world.run(PenstockPolicy(), 5)
+    assert not world.plans and "a row alone takes" in world.proposals[-1].action
+
+
+def test_it_waits_while_measurements_are_missing_and_recovers_after() -> None:
+    world = World({"match": make_station(flat(1000), 200.0, 5)})
+    policy = PenstockPolicy()
+    for _ in range(20):
+        assert world.turn(policy, invalid="there is no sample of match").plan is None
+    world.run(policy, 5)
+    assert world.k("match") >= 6
+
+
+def test_nothing_is_decided_while_a_plan_is_carried_out() -> None:
+    world = World({"match": make_station(flat(1000), 200.0, 2)})
+    assert world.turn(PenstockPolicy(), treating=True).plan is None
+
+
+def test_shards_of_a_task_that_is_gone_get_another() -> None:
+    station = make_station(flat(400), 200.0, 4)
+    del station.tasks[3]
+    world = World({"match": station})
+    world.run(PenstockPolicy(), 3)
+    assert set(world.stations["match"].task_of.tolist()) <= set(world.stations["match"].tasks)
+
+
+def test_a_quantile_asks_for_more_cores_than_the_mean() -> None:
+    found = {}
+    for quantile in ("mean", 0.99):
+        world = World({"match": make_station(flat(1000), 200.0, 1)}, sla=SLA(0.2, 1.0, quantile, "operator"))
+        world.run(PenstockPolicy(), 5)
+        found[quantile] = world.k("match")
+    assert found[0.99] > found["mean"]
+
+
+def test_a_node_is_asked_for_once_when_cores_run_out_and_given_back_when_idle() -> None:
+    world = World(
+        {"match": make_station(flat(1200), 200.0, 4)},
+        {"n0": NodeEstimate("n0", 4)},
+        Limits(16, 1, 3, 4),
+    )
+    policy = PenstockPolicy(idle_node_s=20.0)
+    world.run(policy, 30)
+    assert len(world.nodes) == 2 and world.k("match") >= 7
+    world.stations["match"].rates = flat(100)
+    world.run(policy, 200)
+    assert len(world.nodes) == 1 and world.k("match") == 1
+
+
+def test_actions_in_a_minute_are_bounded() -> None:
+    world = World({"match": make_station(flat(500), 200.0, 4)}, limits=Limits(40))
+    policy, random = PenstockPolicy(actions_per_minute=4), np.random.default_rng(1)
+    acted = []
+    for turn in range(150):
+        world.stations["match"].rates = random.permutation(64) ** 2.0 * random.uniform(0.01, 0.08)
+        if world.turn(policy).plan is not None:
+            acted.append(turn)
+    assert acted and max(sum(first <= one < first + 60 for one in acted) for first in acted) <= 4
+
+
+def test_a_ramp_is_met_before_rows_wait() -> None:
+    rates = flat(600)
+    world = World({"match": make_station(rates, 200.0, 4)}, limits=Limits(40))
+    policy, worst = PenstockPolicy(), 0.0
+    for turn in range(60):
+        world.stations["match"].rates = rates * (1 + turn / 20)
+        world.turn(policy)
+        worst = max(worst, float(world.stations["match"].backlog.sum()) / (200.0 * world.k("match")))
+    assert worst < 0.5 and any("rising" in found.symptom for found in world.proposals if found.plan)
+
+
+def test_an_impossible_margin_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="margin must be at least 0 and below 1"):
+        PenstockPolicy(margin=1.0)
+    with pytest.raises(DeclarationError, match="actions_per_minute"):
+        PenstockPolicy(actions_per_minute=0)
