@@ -1,13 +1,15 @@
 """A small program for tests that kill things: `penstock run spark_app.py CONFIG`, a driver process of its own on a cluster.
 
-Prints a line of JSON about every twentieth of a second: rows committed and the processes of its leases. Its sink writes
-every sink epoch to a file beside the checkpoint, as a sink that honours the sink epoch would.
+Prints a line of JSON about every twentieth of a second: rows committed, the processes of its leases, whether all is as
+planned. Its sink writes every sink epoch to a file beside the checkpoint, as a sink that honours the sink epoch would.
+What it is told to do while it runs it reads from files, one after the other.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -20,6 +22,8 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 import penstock
+from penstock.errors import PlanError
+from penstock.sim.plans import random_plan
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -144,7 +148,7 @@ def main() -> None:
         kill = KillAtStep(given["kill_at_step"])
         starting.PosixDisk = lambda: PosixDisk(kill)  # type: ignore[assignment,misc]
     spark = penstock.session(conf=given["conf"])
-    folder, finish = Path(given["sink"]), Path(given["finish"])
+    folder, finish, told = Path(given["sink"]), Path(given["finish"]), 0
     folder.mkdir(exist_ok=True)
     make, counted = TOPOLOGIES[given.get("topology", "bids")]
     writer = (
@@ -158,8 +162,11 @@ def main() -> None:
         seen = query._ask(lambda shell: look(shell, counted))
         if seen is None:
             continue  # it is ending
-        rows, pids, ready = seen
-        print(json.dumps({"rows": rows, "leases": pids, "ready": ready}), flush=True)
+        print(json.dumps(seen), flush=True)
+        order = finish.with_suffix(f".order-{told}")
+        if order.exists():
+            print(json.dumps({"told": told, **carry_out(query, json.loads(order.read_text()))}), flush=True)
+            told += 1
         if finish.exists():
             total = query._ask(end_sources)
             while query.isActive and not query._ask(lambda shell: shell.engine.drained()):
@@ -179,10 +186,38 @@ def end_sources(shell: Any) -> int:
     return int(limit)
 
 
-def look(shell: Any, counted: str) -> tuple[int, dict[str, int], bool]:
+def carry_out(query: Any, order: dict[str, Any]) -> dict[str, Any]:
+    """Throw a random plan at the query, or drain a node and give it back; say what came of it."""
+    try:
+        if "drain" in order:
+            return {"said": query.drain(order["drain"], release=True, timeout=order["seconds"])}
+        draw = random.Random(order["plan"])
+        return {"said": query._shell.hub.ask(lambda: throw_plan(query._shell.engine, draw))}
+    except PlanError as error:
+        return {"refused": str(error)}
+
+
+def throw_plan(engine: Any, draw: random.Random) -> str:
+    """Give the engine a random plan for up to four stages."""
+    plan = random_plan(engine, draw, 4)
+    engine.place(plan, timeout_s=20.0)
+    moved = sum(len(engine.runs[one.stage].shards.displaced()) for one in plan)
+    return f"{', '.join(one.stage for one in plan)}: {moved} shards"
+
+
+def look(shell: Any, counted: str) -> dict[str, Any]:
     engine = shell.engine
-    ready = all(bool(run.ready.all()) for run in engine.runs.values())
-    return engine.chains[counted].rows_in, dict(shell.lease_pids), ready
+    placing = engine.placing
+    return {
+        "rows": engine.chains[counted].rows_in,
+        "leases": dict(shell.lease_pids),
+        "ready": all(bool(run.ready.all()) for run in engine.runs.values()),
+        "settled": all(map(placing.is_settled, engine.runs)),
+        "nodes": sorted({lease.node for lease in engine.leases.values()}),
+        "moves": placing.moves_made,
+        "given_up": [why for name in engine.runs if (why := placing.why_not(name)) is not None],
+        "bytes": sum(placing.moved_bytes.values()),
+    }
 
 
 if __name__ == "__main__":

@@ -136,7 +136,8 @@ class Driver:
                 stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
             )  # fmt: skip
         self.run = run
-        self.last: dict[str, Any] = {"rows": 0, "leases": {}, "ready": False}
+        self.last: dict[str, Any] = {"rows": 0, "leases": {}, "ready": False, "settled": False, "nodes": []}
+        self.answers: list[dict[str, Any]] = []
         self.done = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -149,8 +150,19 @@ class Driver:
             found = json.loads(line)
             if "done" in found:
                 self.done, self.run.rows = True, int(found["done"])
+            elif "told" in found:
+                self.answers.append(found)
             else:
                 self.last = found
+
+    def tell(self, order: dict[str, object], seconds: float = 90.0) -> dict[str, Any]:
+        """Let the driver carry something out, and return what it says."""
+        number = len(self.answers)
+        part = self._finish.with_suffix(".part")
+        part.write_text(json.dumps(order))
+        part.rename(self._finish.with_suffix(f".order-{number}"))
+        self.wait(lambda: len(self.answers) > number, seconds)
+        return self.answers[number]
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""Twenty planted bugs that the protocol simulation must find; most change real lines, six are faulty shells or disks."""
+"""Planted bugs that the protocol simulation must find; most change real lines, six are faulty shells or disks."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Planted:
     driver: Callable[[Any], type] | None = None
     turn: int | None = None
     """Which kind of weather to hunt in (see `weather_of`), None for all in turn."""
+    every: int = 4
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def hunt(bug: Planted, seeds: int = SEEDS) -> Found:
         protocol: Any = importlib.import_module("penstock.sim.protocol")
         inprocess: Any = importlib.import_module("penstock.sim.inprocess")
         driver = bug.driver(inprocess.Driver) if bug.driver is not None else inprocess.Driver
-        chosen = range(seeds) if bug.turn is None else range(bug.turn, 4 * seeds, 4)
+        chosen = range(seeds) if bug.turn is None else range(bug.turn, bug.every * seeds, bug.every)
         outcome = protocol.first_violation(chosen, lambda seed: protocol.simulate(seed, None, driver))
     return Found(bug.name, outcome.seed if outcome else None, outcome.violation if outcome else None)
 
@@ -128,6 +129,9 @@ ENGINE = "penstock.dataplane.engine"
 CHAINS = "penstock.dataplane.chains"
 LOG = "penstock.dataplane.recordlog"
 CHANNEL = "penstock.dataplane.channel"
+PLACING = "penstock.dataplane.placing"
+PLANS = {"turn": 4, "every": 8}
+"""Hunt among storms of plans."""
 
 PLANTED = (
     Planted(
@@ -202,4 +206,56 @@ PLANTED = (
     ),
     Planted("a message is handed over twice", driver=_hands_a_message_over_twice),
     Planted("folder syncs are lost", driver=_loses_data_syncs),
+    Planted(
+        "a task keeps the environment of a shard that it has let go",
+        {"penstock.dataplane.worker": [("name = task.locals.pop(shard)", "name = task.locals[shard]")]},
+        **PLANS,
+    ),
+    Planted(
+        "a shard is brought before its task has let it go",
+        {"penstock.dataplane.run": [
+            ("        self.shards.to(shards, Holding.RELEASING)\n",
+             "        self.shards.to(shards, Holding.RELEASING)\n        self.shards.to(shards, Holding.ABSENT)\n"),
+        ]},
+        **PLANS,
+    ),
+    Planted(
+        "a copy is taken without its later deltas, and nobody compares",
+        {
+            "penstock.dataplane.bring": [("if wanted.local_version < wanted.version:", "if False:")],
+            "penstock.sim.memory_state": [
+                ("        if (opened.version, _bytes(opened.digest)) != (version, digest):\n",
+                 "        opened.version = version\n        if False:\n"),
+            ],
+        },
+        **PLANS,
+    ),
+    Planted(
+        "a plan takes effect inside an epoch",
+        {ENGINE: [("        if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:\n",
+                   "        self.placing.move(run)\n"
+                   "        if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:\n")]},
+        **PLANS,
+    ),
+    Planted(
+        "clean-up deletes files that copies are made from",
+        {ENGINE: [("self.placing.copies.files().union(", "set().union(")]},
+        turn=12,
+        every=16,
+    ),
+    Planted(
+        "a task ends with shards still on it",
+        {PLACING: [("[index for index in run.slots if not run.shards.wanted_by(index)]", "[*run.slots]")]},
+        **PLANS,
+    ),
+    Planted(
+        "a source's rows are dealt to its tasks in the order in which plans named them",
+        {"penstock.dataplane.source_steps": [("for index in sorted(run.slots) if", "for index in run.slots if")]},
+        **PLANS,
+    ),
+    Planted(
+        "a task waits for its node for ever",
+        {PLACING: [("        self._free_from_nodes(slots, leases, nodes)\n", "")]},
+        **PLANS,
+    ),
 )  # fmt: skip

@@ -22,8 +22,10 @@ HOPS = 3
 
 
 def order(number: int) -> tuple[int, int, int]:
+    """An order of some user: half of all are made by three of them."""
     mixed = (number * 2654435761 + 97) & 0xFFFFFFFF
-    return number, mixed % USERS, (mixed >> 8) % 100
+    user = (mixed >> 16) % 3 if (mixed >> 5) % 2 else mixed % USERS
+    return number, user, (mixed >> 8) % 100
 
 
 def make_orders(start: int, count: int) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ def test_no_storm_breaks_a_promise_and_storms_are_what_they_should_be() -> None:
     broken = [f"seed {o.seed}: {o.violation}" for o in outcomes if o.violation is not None]
     assert not broken, "\n".join(broken)
     happened = {what for outcome in outcomes for what in outcome.happened}
-    expected = {"kill", "pause", "cut", "gate", "driver crash", "take-over", "power loss", "stop"}
+    expected = {"kill", "pause", "cut", "gate", "driver crash", "take-over", "power loss", "stop", "plan"}
     assert expected <= happened
     steps = ("create", "write", "sync", "sync_dir", "link", "delete", "read", "list")
     for kind in ("error before", "crash after", "take-over after", "meanwhile before"):
@@ -47,9 +47,9 @@ def test_a_planted_bug_is_found(bug) -> None:  # type: ignore[no-untyped-def]
     assert found.seed is not None, f"no seed of the simulation found '{bug.name}'"
 
 
-def test_there_are_twenty_planted_bugs_and_half_of_them_change_real_lines() -> None:
-    assert len(PLANTED) >= 20
-    assert sum(bool(bug.changes) for bug in PLANTED) >= 10
+def test_there_are_planted_bugs_and_most_of_them_change_real_lines() -> None:
+    assert len(PLANTED) >= 28
+    assert sum(bool(bug.changes) for bug in PLANTED) >= 20
 
 
 def test_a_mutation_that_no_longer_applies_is_an_error() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import penstock as ps
 from penstock import SLA, PlanError
+from penstock.cli.main import app
 
 ROWS = 30_000
 KEYS = 200
@@ -31,7 +33,12 @@ def total(key: Any, rows: Any, state: Any) -> list[tuple[int, int]]:
 def start(spark: Any, folder: Path, **more: Any) -> Any:
     source = ps.generate(numbers, schema="k long, v long", rate=6_000.0, limit=more.pop("limit", ROWS))
     totals = source.groupBy("k").apply_rows(
-        total, schema="k long, sum long", state={"sum": ps.ValueState("long")}, name="total", cores=1, shards=32
+        total,
+        schema="k long, sum long",
+        state={"sum": ps.ValueState("long")},
+        name="total",
+        cores=1,
+        shards=32,
     )
     writer = totals.writeStream.format("memory").option("checkpointLocation", str(folder / "cp"))
     for name, value in more.items():
@@ -76,7 +83,8 @@ def test_cores_and_shards_change_while_rows_flow(spark: Any, tmp_path: Path) -> 
         until(lambda: settled(query))
         owners = query._ask(lambda shell: shell.engine.runs["total"].task_of[:3].tolist())
         assert owners == [1, 1, 1]
-        query.rescale("total", 1)
+        told = CliRunner().invoke(app, ["query", "rescale", str(tmp_path / "cp"), "total", "--cores", "1"])
+        assert told.exit_code == 0 and "from 2 to 1 cores" in told.output
         until(lambda: settled(query) and tasks(query) == 1)
         query.processAllAvailable()
         assert last_values(query) == expected()

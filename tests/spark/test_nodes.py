@@ -25,7 +25,7 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 CORES = 2
 WITHOUT_PENSTOCK = """

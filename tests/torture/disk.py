@@ -1,4 +1,4 @@
-"""Tests 3, 4, 5, 10 and 11 at full counts."""
+"""Tests 3, 4, 5, 10, 11, 13 and 14 at full counts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from tests.faults.crash_runs import all_points, crash_by_exception, crash_by_exit
 from tests.faults.disk_weather import bad_disk as bad_disk_seed
 from tests.faults.disk_weather import clean_up_race, power_loss, power_loss_with_stale_blocks
+from tests.faults.plan_stories import check_seed as check_plans
 from tests.faults.shape_runs import story
 from tests.faults.zombie_runs import scratch, zombie
 from tests.torture.report import Report, over_seeds
@@ -59,6 +60,10 @@ def bad_disk(count: int, seed: int, report: Report) -> None:
 
 def clean_up_races(count: int, seed: int, report: Report) -> None:
     over_seeds(report, clean_up_race, count, seed, chunk=25)
+
+
+def plans(count: int, seed: int, report: Report) -> None:
+    over_seeds(report, check_plans, count, seed, chunk=50)
 
 
 def all_shapes(count: int, seed: int, report: Report) -> None:

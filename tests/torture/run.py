@@ -84,7 +84,15 @@ SUITES: tuple[Suite, ...] = (
         "tests.torture.spark_kills:killed_leases_of_all_shapes",
         14,
     ),
-    Suite("12-planted", "planted bugs found by the simulation", 20, "tests.torture.protocol:planted"),
+    Suite(
+        "14-plans",
+        "random plans on three workers, one killed in every fifth, on Spark",
+        50,
+        "tests.torture.spark_kills:random_plans",
+        20,
+    ),
+    Suite("14", "every step of a move killed; plans with leases dying", 300, "tests.torture.disk:plans"),
+    Suite("12-planted", "planted bugs found by the simulation", 28, "tests.torture.protocol:planted"),
 )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from tests.faults import spark_kills
+from tests.faults import plan_runs, spark_kills
 from tests.faults.spark_runs import cluster
 from tests.torture.report import Report
 
@@ -55,14 +56,33 @@ def paused_driver(count: int, seed: int, report: Report) -> None:
     _in_chunks(once, count, seed, report, chunk=1)
 
 
-def _in_chunks(scenario: Scenario, count: int, seed: int, report: Report, chunk: int = CHUNK) -> None:
+def random_plans(count: int, seed: int, report: Report) -> None:
+    """Plans thrown at a topology of every shape, workers killed, in every chunk a node drained under load: identical."""
+
+    def chunk(on: LocalCluster, folder: Path, size: int, seed: int) -> Iterator[str]:
+        thrown = plan_runs.throw_plans(on, folder, size, seed)
+        said = list(thrown)
+        assert len(said) == size + 1, said
+        yield from said[:size]
+
+    _in_chunks(chunk, count, seed, report, chunk=5, on_cluster=plan_runs.cluster)
+
+
+def _in_chunks(
+    scenario: Scenario,
+    count: int,
+    seed: int,
+    report: Report,
+    chunk: int = CHUNK,
+    on_cluster: Callable[[], AbstractContextManager[LocalCluster]] = cluster,
+) -> None:
     """Run a scenario until it has disturbed `count` times; a run that is not identical fails all of its own."""
     parts = [(first, min(chunk, count - first)) for first in range(0, count, chunk)]
     wanted = [(f"{first} to {first + size - 1}", first, size) for first, size in parts]
     wanted = [part for part in wanted if report.wanted(part[0])]
     if not wanted:
         return
-    with cluster() as on:
+    with on_cluster() as on:
         for name, first, size in wanted:
             if not report.wanted(name):
                 return

@@ -17,13 +17,24 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
 
     Returns 0 when every name is there, 1 when some are missing, 2 when there is no such bench or part.
     """
+    from penstock.bench.dynamics import run as dynamics
     from penstock.bench.keyed_count import run as keyed_count
     from penstock.bench.machine import versions
     from penstock.bench.models import run as models
+    from penstock.bench.rescale import run as rescale
+    from penstock.bench.scaling import run as scaling
     from penstock.bench.schedule import run as schedule
     from penstock.bench.sla import run as sla
 
-    benches: dict[str, Run] = {"keyed-count": keyed_count, "models": models, "schedule": schedule, "sla": sla}
+    benches: dict[str, Run] = {
+        "dynamics": dynamics,
+        "keyed-count": keyed_count,
+        "models": models,
+        "rescale": rescale,
+        "scaling": scaling,
+        "schedule": schedule,
+        "sla": sla,
+    }
     if name not in benches:
         print(f"there is no bench {name!r}; there is {', '.join(benches)}", file=sys.stderr)
         return 2

@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 
 from penstock.cli.checkpoint import app as checkpoint_app
+from penstock.cli.query import app as query_app
 from penstock.errors import PenstockError
 from penstock.version import __version__
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Stateful stream processing on Spark.")
 app.add_typer(checkpoint_app, name="checkpoint")
+app.add_typer(query_app, name="query")
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
 
 
@@ -100,6 +102,37 @@ def simulate(
     chosen = policy or ["static_8", "static_12"]
     numbers = [int(seed) for seed in seeds.split(",")]
     raise typer.Exit(run_simulate(workload, chosen, numbers, hours, interval, epochs, json, plots, html))
+
+
+@app.command()
+def plan(
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="checkpointLocation of a running query: its measured rates are taken")
+    ] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME:RATE:SERVICE, rows a second that arrive and that one core serves; may be repeated"
+        ),
+    ] = None,
+    latency: Annotated[float, typer.Option(help="bound in seconds")] = 1.0,
+    quantile: Annotated[
+        float | None, typer.Option(help="of which the bound is, such as 0.99; the mean by default")
+    ] = None,
+    cores_per_node: Annotated[int, typer.Option(help="cores that a node has")] = 8,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for the query's answer")] = 15.0,
+    json: Annotated[
+        str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+    ] = None,
+) -> None:
+    """Say how many cores and nodes a latency bound takes, at 1, 1.5 and 10 times the load."""
+    from penstock.cli.output import one_line_errors
+    from penstock.cli.plan import run_plan
+    from penstock.topology.sla import SLA
+
+    with one_line_errors():
+        sla = SLA(latency) if quantile is None else SLA(latency, quantile=quantile)
+    run_plan(checkpoint, operator or [], sla, cores_per_node, timeout, json)
 
 
 @app.command("import")

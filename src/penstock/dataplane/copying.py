@@ -10,12 +10,11 @@ import os
 import queue
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from penstock.dataplane import messages
 from penstock.dataplane.logic.protocol import Logic, close_logic
 from penstock.dataplane.state.protocol import TaskState
-from penstock.errors import PenstockError
 
 Copy = Callable[[TaskState, messages.Prepare, str], list[messages.PreparedShard]]
 Later = Callable[[messages.FromLease], None]
@@ -53,11 +52,13 @@ class Copier:
             if path is not None:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def taken(self, stage: str, shards: Iterable[int]) -> None:
-        """A task works on these shards now: their copies, if there were any, are its own or of no use."""
+    def taken(self, stage: str, paths: Mapping[int, str]) -> None:
+        """A task works on these shards now, each in its folder: a copy in another one is of no use."""
         with self._guard:
-            for shard in shards:
-                self._made.pop((stage, shard), None)
+            made = {shard: self._made.pop((stage, shard), None) for shard in paths}
+        for shard, path in made.items():
+            if path is not None and path != paths[shard]:
+                shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
         """Begin nothing more, and delete what nobody took."""
@@ -82,8 +83,9 @@ class Copier:
         assert state is not None
         try:
             made = self._copy(state, message, home)
-        except PenstockError as error:
+        except Exception as error:
             # A file may be gone because the shard was snapshotted meanwhile: the driver asks again with what there is.
+            # Whatever else it was, the shard can move without a copy.
             made = [messages.PreparedShard(shard.shard, "", 0, str(error)) for shard in message.shards]
         finally:
             state.close()

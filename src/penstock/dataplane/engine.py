@@ -191,7 +191,7 @@ class Engine:
             self.placing.on_brought(lease, message)
             self.step()
         elif isinstance(message, messages.Prepared):
-            self.placing.on_prepared(lease, message)
+            self.placing.copies.on_prepared(lease, message)
             self.step()
         elif isinstance(message, messages.Released):
             self.placing.on_released(lease, message)
@@ -231,7 +231,7 @@ class Engine:
             part for run in self.runs.values() if run.phase is Phase.WORKING for part in run.parts.values()
         ]
         parts.extend(part for item in self._line.under_way() for part in item.record.parts)
-        return self.placing.files_of_copies().union(*map(records.files_of, parts))
+        return self.placing.copies.files().union(*map(records.files_of, parts))
 
     def on_sink_done(self, stage: str, epoch: int) -> None:
         """The side effect of a sink epoch is complete."""
@@ -358,6 +358,7 @@ class Engine:
         run.waiting_for.discard(done.part.task)
         run.losses.pop(done.part.task, None)
         run.note_timer(done.part.task, done.next_timer_us)
+        run.counts.note_costs(done.shard_us, run.takes)
         run.parts[done.part.task] = complete_snapshots(run.chain, done.part)
         self.settle(run)
 

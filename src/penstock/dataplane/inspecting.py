@@ -294,7 +294,7 @@ def is_known_file(root: str, folder: str, name: str) -> bool:
     """Whether a name in one of the checkpoint's own folders is one that a driver gives."""
     if folder == root:
         return (
-            name in ("meta", "drivers", "log", "data", "ingest", "imported", "export")
+            name in ("meta", "drivers", "log", "data", "ingest", "imported", "export", "requests")
             or paths.parse_meta_version(name) is not None
         )
     parsers: dict[str, Callable[[str], object]] = {

@@ -45,6 +45,10 @@ class LatencyLog:
         while self._entries[0][0] < at - self._kept_s:
             self._entries.popleft()
 
+    def commits(self, at: float) -> list[float]:
+        """Return the clock times of commits at or after clock time `at`, oldest first."""
+        return [entry[0] for entry in self._entries if entry[0] >= at]
+
     def since(self, at: float) -> Latency | None:
         """Return the latency of rows committed at or after clock time `at`; None when there were none."""
         found = list(itertools.takewhile(lambda entry: entry[0] >= at, reversed(self._entries)))

@@ -126,6 +126,8 @@ class Done(msgspec.Struct, tag="done", frozen=True):
     part: TaskPart
     next_timer_us: int | None = None
     """Epoch time at which the task wants to be run again, rows or not."""
+    shard_us: list[tuple[int, int]] = []
+    """Time spent on each shard, where it was looked at."""
 
 
 class BroughtShard(msgspec.Struct, array_like=True, frozen=True):

@@ -13,6 +13,7 @@ CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streamin
 CHECKPOINT/imported/<operator>/            state that `penstock import` brought: a manifest and parts
 CHECKPOINT/export/<operator>/head          whose export it is, and the schema of its rows
 CHECKPOINT/export/<operator>/e000000001    manifest of one epoch of an export
+CHECKPOINT/requests/<id>.ask               what a person asks of the running query; <id>.answer is what came of it
 ```
 """
 
@@ -74,6 +75,10 @@ def log(checkpoint: str, part: LogPart) -> str:
 
 def newest_log(checkpoint: str) -> str:
     return f"{checkpoint}/log/newest"
+
+
+def requests(checkpoint: str) -> str:
+    return f"{checkpoint}/requests"
 
 
 def data(checkpoint: str) -> str:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.dataplane import messages, records
+from penstock.dataplane import messages
+from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
 from penstock.dataplane.placement import Placement, ShardMove, check_placement
-from penstock.dataplane.run import HandedOver, Phase, Run
+from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.shards import Holding
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PlanError
@@ -30,21 +31,6 @@ MAX_LOSSES = 8
 HANDOVER_S = 0.1
 """How long the next epoch of a stage waits at most while shards pass from one task of a node to another, which takes some
 milliseconds: less than an epoch that they would miss."""
-MAX_COPIES = 3
-"""Copies of a shard that may fail before it moves without one."""
-
-
-@dataclass
-class Copy:
-    """A copy of a shard on its way to another node, or there."""
-
-    lease: str
-    node: str
-    files: frozenset[str]
-    """Data files it is made from: they stay until it is there."""
-    bytes: int
-    name: str | None = None
-    version: int = 0
 
 
 @dataclass
@@ -75,8 +61,7 @@ class Placing:
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
         self.landed_elsewhere = 0
-        self._copies: dict[tuple[str, int], Copy] = {}
-        self._failed_copies: dict[tuple[str, int], int] = {}
+        self.copies = Copies(engine)
         self._handover_until: dict[str, float] = {}
         self._wishes: dict[tuple[str, int], Wish] = {}
         self._given_up: dict[str, str] = {}
@@ -100,7 +85,8 @@ class Placing:
         """Give every task without a lease to the lease that serves fewest, within what each should serve."""
         slots, nodes = self.slots(), self._nodes_of_leases()
         leases = [lease for lease in self._leases if nodes[lease] not in self.avoid]
-        for slot, lease in assign_tasks(slots, leases, self.wanted_leases(), nodes):
+        self._free_from_nodes(slots, leases, nodes)
+        for slot, lease in assign_tasks(slots, leases, self._expected_leases(leases), nodes):
             slot.lease, slot.moving_to = lease, None
             if slot.node is not None and nodes[lease] != slot.node:
                 self.landed_elsewhere += 1
@@ -109,6 +95,25 @@ class Placing:
             slot.moving_to = lease
         self._leave_avoided(slots, leases, nodes)
         self._end_idle_leases()
+
+    def _expected_leases(self, leases: Sequence[str]) -> int:
+        """How many leases there will be outside the nodes that are drained: those in there go only when they are empty,
+        and until then nobody can have their place."""
+        return max(1, self.wanted_leases() - (len(self._leases) - len(leases)))
+
+    def _free_from_nodes(
+        self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
+    ) -> None:
+        """A task whose node has no lease for it, when no more leases will come, runs anywhere: rows wait for it. One
+        that a plan has just added has its time to get one."""
+        if len(self._leases) < self.wanted_leases() or self._idle_leases():
+            return
+        for slot in slots:
+            if slot.lease is None and not any(slot.may_use(lease, nodes) for lease in leases):
+                run = self._runs[slot.stage]
+                if slot.stage not in self._deadlines or (run.task_of == slot.index).any():
+                    slot.node = None
+                    self.landed_elsewhere += 1
 
     def _leave_avoided(
         self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
@@ -123,14 +128,17 @@ class Placing:
 
     def _end_idle_leases(self) -> None:
         """A core that no task needs goes back to Spark; so does one that no waiting task can use, for one that can."""
-        slots = self.slots()
-        used = {name for slot in slots for name in (slot.home, slot.lease or slot.meant_for)}
-        idle = [lease for lease in self._leases if lease not in used]
-        waiting = any(slot.lease is None for slot in slots)
+        idle = self._idle_leases()
+        waiting = any(slot.lease is None for slot in self.slots())
         idle.sort(key=lambda lease: self._leases[lease].node in self.avoid)
         drained = bool(idle) and self._leases[idle[-1]].node in self.avoid
         if idle and (drained or waiting or len(self._leases) > self.wanted_leases()):
             self._engine.end_lease(idle[-1], "no task needs it")  # which looks again whether there are more
+
+    def _idle_leases(self) -> list[str]:
+        """Leases that no task has, goes to, or was meant for."""
+        used = {name for slot in self.slots() for name in (slot.home, slot.lease or slot.meant_for)}
+        return [lease for lease in self._leases if lease not in used]
 
     def _nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}
@@ -153,8 +161,7 @@ class Placing:
             (run, slot) for run in self._runs.values() for slot in run.slots.values() if slot.lease == lease
         ]
         self._count_loss(served)
-        for key in [key for key, copy in self._copies.items() if copy.lease == lease]:
-            del self._copies[key]
+        self.copies.lose_lease(lease)
         for slot in self.slots():
             slot.moving_to = None if slot.moving_to == lease else slot.moving_to
             slot.meant_for = None if slot.meant_for == lease else slot.meant_for
@@ -246,19 +253,7 @@ class Placing:
         run.shards.goal[:] = one.task_of
         for shard in run.shards.displaced().tolist():
             self._wishes.setdefault((one.stage, shard), Wish(now))
-        self._forget_copies(run)
-
-    def _forget_copies(self, run: Run) -> None:
-        """Copies that a newer plan has no use for."""
-        name = run.spec.name
-        for (stage, shard), copy in list(self._copies.items()):
-            slot = run.slots.get(int(run.shards.goal[shard])) if stage == name else None
-            if stage == name and (
-                slot is None or slot.lease != copy.lease or slot.index == run.task_of[shard]
-            ):
-                del self._copies[stage, shard]
-                at = np.array([shard], np.uint16)
-                self._engine.send(copy.lease, messages.Forget(name, 0, records.pack_u16(at)))
+        self.copies.forget_useless(run)
 
     def is_settled(self, stage: str) -> bool:
         """Whether a stage is as the last plan wants it."""
@@ -284,17 +279,18 @@ class Placing:
         waiting = [slot.index for slot in run.slots.values() if slot.lease is None]
         if not waiting:
             return  # it is only slow
-        for slot in run.slots.values():
-            slot.leaving = slot.lease is None and not (run.task_of == slot.index).any()
         if run.spec.kind == "operator":
             lost = np.isin(run.shards.goal, waiting)
             run.shards.goal[lost] = run.task_of[lost]
-            kept = set(run.shards.goal.tolist())
-            for slot in run.slots.values():
-                slot.leaving = slot.leaving and slot.index not in kept
-            self._forget_copies(run)
+            kept = {*run.shards.goal.tolist(), *run.task_of.tolist()}
+            self.copies.forget_useless(run)
+        else:
+            kept = set(waiting) if len(waiting) == len(run.slots) else set()
+        for slot in run.slots.values():
+            slot.leaving = slot.lease is None and slot.index not in kept
         names = ", ".join(map(str, waiting))
         self._given_up[run.spec.name] = f"no lease came up in time for task {names}"
+        self.assign()
 
     # -- between two epochs -------------------------------------------------------------------------------------------
 
@@ -345,8 +341,9 @@ class Placing:
         if near:
             ready = shards
         else:
-            ready = shards[[self._may_go(run, int(shard)) for shard in shards]]
-            self._copy(run, destination, shards)
+            self.copies.forget_useless(run)  # the destination may have another lease by now
+            ready = shards[[self.copies.may_go(run, int(shard)) for shard in shards]]
+            self.copies.begin(run, destination, shards)
         if len(ready):
             now = self._engine.now()
             for shard in ready.tolist():
@@ -366,53 +363,14 @@ class Placing:
         del self._handover_until[run.spec.name]
         return False
 
-    def _may_go(self, run: Run, shard: int) -> bool:
-        """Whether a shard can leave its node: a copy of it is there already, or there is nothing to copy."""
-        if run.chain.versions[shard] == 0:
-            return True
-        copy = self._copies.get((run.spec.name, shard))
-        if copy is not None:
-            return copy.name is not None
-        return self._failed_copies.get((run.spec.name, shard), 0) >= MAX_COPIES
-
-    def _copy(self, run: Run, destination: TaskSlot, shards: U16) -> None:
-        """Begin to copy shards to another node, as many at once as the settings allow."""
-        name, settings = run.spec.name, self._engine.settings
-        under_way = [copy for copy in self._copies.values() if copy.name is None]
-        room = settings.moves_at_once - len(under_way)
-        room_bytes = settings.move_bytes_at_once - sum(copy.bytes for copy in under_way)
-        chosen: list[int] = []
-        for shard in shards.tolist():
-            if len(chosen) >= room or (name, shard) in self._copies or self._may_go(run, shard):
-                continue
-            size = run.size_of(np.array([shard], np.uint16))
-            if size > room_bytes and (chosen or under_way):
-                continue
-            room_bytes -= size
-            chosen.append(shard)
-        if not chosen:
-            return
-        lease = destination.lease or ""
-        at = np.array(chosen, np.uint16)
-        message = run.prepare(destination, at)
-        deltas = {frame.extent.file for frame in message.deltas}
-        for wanted in message.shards:
-            extent = wanted.snapshot.extent if wanted.snapshot is not None else None
-            files = frozenset(deltas | ({extent.file} if extent is not None else set()))
-            size = run.size_of(np.array([wanted.shard], np.uint16))
-            self._copies[name, wanted.shard] = Copy(lease, self._leases[lease].node, files, size)
-        self._engine.send(lease, message)
-
-    def files_of_copies(self) -> set[str]:
-        """Data files that copies under way are made from."""
-        return set().union(*(copy.files for copy in self._copies.values() if copy.name is None))
-
     def _retire(self, run: Run) -> None:
-        gone = [
-            slot.index
-            for slot in run.slots.values()
-            if slot.leaving and (run.spec.kind != "operator" or not run.shards.wanted_by(slot.index))
-        ]
+        """End tasks that have nothing left to do; those of a source work until others can."""
+        if run.spec.kind == "operator":
+            idle = [index for index in run.slots if not run.shards.wanted_by(index)]
+        else:
+            ready = all(slot.lease in self._leases for slot in run.slots.values() if not slot.leaving)
+            idle = [*run.slots] if ready else []
+        gone = [index for index in idle if run.slots[index].leaving]
         for index in gone:
             del run.slots[index]
             run.timers.pop(index, None)
@@ -460,6 +418,7 @@ class Placing:
                 return
         found = np.array([shard.shard for shard in brought.shards], np.uint16)
         run.shards.to(found, Holding.HELD)
+        self.copies.end(run.spec.name, found.tolist(), lease)
         run.note_timer(brought.task, brought.next_timer_us)
         self._note_moves(run, found, self._leases[lease].node)
 
@@ -469,7 +428,6 @@ class Placing:
             wish = self._wishes.get((name, shard))
             if wish is not None and run.task_of[shard] == run.shards.goal[shard]:
                 del self._wishes[name, shard]
-                self._failed_copies.pop((name, shard), None)
                 if not wish.released_at:
                     continue  # nobody held it yet
                 self.moved_bytes[name] += wish.bytes
@@ -488,13 +446,16 @@ class Placing:
         shards = run.note_released(released, self._leases[lease].node)
         run.note_timer(released.task, released.next_timer_us)
         for shard in shards.tolist():
-            copy = self._copies.pop((run.spec.name, shard), None)
-            if copy is not None and copy.name is not None:
-                run.handed_over[shard] = HandedOver(copy.node, copy.name, copy.version)
-            wish = self._wishes.get((run.spec.name, shard))
             target = run.slots.get(int(run.shards.goal[shard]))
-            if wish is not None and target is not None and target.lease in self._leases:
-                far = self._leases[target.lease].node != self._leases[lease].node
+            there = self._leases.get(target.lease or "") if target is not None else None
+            if there is None:
+                continue
+            far = there.node != self._leases[lease].node
+            copy = self.copies.made(run.spec.name, shard, there.name)
+            if far and copy is not None:
+                run.handed_over[shard] = copy
+            wish = self._wishes.get((run.spec.name, shard))
+            if wish is not None:
                 wish.bytes = run.size_of(np.array([shard], np.uint16)) if far else 0
         left = len(run.shards_of(slot)) or run.shards.is_under_way(slot.index)
         if slot.moving_to is not None and not left:
@@ -502,19 +463,6 @@ class Placing:
         if slot.lease is None:
             self.assign()
         self.bring_absent(run)
-
-    def on_prepared(self, lease: str, prepared: messages.Prepared) -> None:
-        """Copies are there, or could not be made: then they are tried again, and in the end done without."""
-        for shard in prepared.shards:
-            key = (prepared.stage, shard.shard)
-            copy = self._copies.get(key)
-            if copy is None or copy.lease != lease:
-                continue
-            if shard.local:
-                copy.name, copy.version = shard.local, shard.version
-            else:
-                del self._copies[key]
-                self._failed_copies[key] = self._failed_copies.get(key, 0) + 1
 
     def spread(self) -> Mapping[str, Mapping[str, int]]:
         """Return, by stage, how many tasks each node has."""

@@ -29,7 +29,7 @@ class Settings:
     """Bytes of input that an epoch takes at most, unless a single row of every shard is more."""
     driver_share: float = 0.5
     """Share of one core that the driver may spend on epochs before they are lengthened."""
-    max_waiting_bytes: int = 256 << 20
+    max_waiting_bytes: int = options.MAX_WAITING_BYTES.default
     """Unconsumed bytes in all channels at which sources stop."""
     base_interval_s: float = 5.0
     """Time between two base records."""

@@ -100,7 +100,9 @@ class SourceSteps:
                 run.rows_at = now  # it is at work, or may not; that is no silence
             self._say_idle_or_ended(run, now, run.spec.name in self._over)
             return 1.0
-        if arrivals is None or any(slot.lease is None for slot in run.slots.values()):
+        # By their numbers, as a record lists their parts: consumers take the rows in that order.
+        slots = [run.slots[index] for index in sorted(run.slots) if run.slots[index].lease is not None]
+        if arrivals is None or not slots:
             return 1.0
         if not self.may_begin(run.spec.name):
             return self._engine.settings.min_epoch_s
@@ -120,8 +122,8 @@ class SourceSteps:
             return arrivals.next_due_in(start, self._engine.wall(), self._engine.settings.min_epoch_s)
         run.begin(run.chain.epoch + 1, (), end - start, now, self._engine.wall())
         run.offsets, run.stamp = (start, end), arrivals.stamp(start, end)
-        edges = np.linspace(start, end, len(run.slots) + 1).astype(np.int64).tolist()
-        for slot, low, high in zip(run.slots.values(), edges, edges[1:], strict=False):
+        edges = np.linspace(start, end, len(slots) + 1).astype(np.int64).tolist()
+        for slot, low, high in zip(slots, edges, edges[1:], strict=False):
             if high > low and slot.lease is not None:
                 run.ask(slot)
                 work = messages.Work(
@@ -132,7 +134,9 @@ class SourceSteps:
         return 1.0
 
     def may_begin(self, source: str) -> bool:
-        """Whether a source may make rows: it holds initial state, or all of that has been taken in."""
+        """Whether a source may make rows: it is not paused, and holds initial state, or all of that has been taken in."""
+        if self._engine.runs[source].paused:
+            return False
         initial = [run for run in self._engine.runs.values() if run.spec.initial]
         return self._engine.runs[source] in initial or all(map(self._is_all_taken, initial))
 

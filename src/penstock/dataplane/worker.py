@@ -252,7 +252,9 @@ class Worker:
             sync_us=round((ended - busy) * 1e6),
             state_bytes=task.state.state_bytes() if task.state is not None else 0,
         )
-        return messages.Done(work.stage, work.epoch, timed, task.next_timer_us())
+        looked: dict[int, float] = getattr(task.logic, "shard_s", {})
+        shard_us = [(shard, round(seconds * 1e6)) for shard, seconds in looked.items()]
+        return messages.Done(work.stage, work.epoch, timed, task.next_timer_us(), shard_us)
 
     def _write(
         self,
@@ -355,7 +357,8 @@ class Worker:
             os.path.basename(home),
         )
         task.locals.update({shard.shard: name for shard, name in brought})
-        self._copier.taken(message.stage, list(task.locals))
+        paths = {shard.shard: f"{self._identity.node_dir}/{name}" for shard, name in brought}
+        self._copier.taken(message.stage, paths)
         found = [shard for shard, _ in brought]
         return messages.Brought(message.stage, message.task, found, task.next_timer_us())
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 
 from penstock.dataplane import messages, paths, recordlog, records
 from penstock.dataplane.disk import Disk
-from penstock.dataplane.engine import Engine
+from penstock.dataplane.engine import PLAN_TIMEOUT_S, Engine
 from penstock.dataplane.errands import data_files, old_parts, plan_writes, read_sink_rows
 from penstock.dataplane.opening import Opened, open_checkpoint
+from penstock.dataplane.placement import Placement
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.recordlog import Claim, Heartbeat, LogWriter
 from penstock.dataplane.run import SinkWork
@@ -199,6 +200,17 @@ class Driver(Process):
         self.capacity = leases
         self._soon(0.0, lambda: self._resize(leases))
 
+    def place(self, plan: Sequence[Placement], timeout_s: float = PLAN_TIMEOUT_S) -> None:
+        """Give the engine a plan.
+
+        Raises:
+            PlanError: it cannot be carried out.
+        """
+        names = ", ".join(f"{one.stage} {dict(one.tasks)}" for one in plan)
+        self.loop.note(f"plan {names}", b"".join(one.task_of.tobytes() for one in plan))
+        self.engine.place(plan, timeout_s)
+        self._soon(0.0, lambda: None)
+
     def _resize(self, leases: int) -> None:
         self.engine.set_capacity(leases)
         for lease in list(self.engine.leases)[leases:]:
@@ -330,7 +342,10 @@ class Driver(Process):
     def _start_lease(self, name: str, wanted: str | None) -> None:
         self._count += 1
         node = f"n{self._count % self.nodes}"
-        if wanted in {f"n{number}" for number in range(self.nodes)} and self.loop.between(0.0, 1.0) < LANDS_THERE:
+        if (
+            wanted in {f"n{number}" for number in range(self.nodes)}
+            and self.loop.between(0.0, 1.0) < LANDS_THERE
+        ):
             node = wanted or node
         lease = SimLease(self, self._life, name, node, self._disk_of(name))
         self.leases[name] = lease

@@ -45,6 +45,8 @@ class SimLease:
         if driver.roll_bytes is not None:
             self._worker._segments._roll_bytes = self._worker._snapshots._roll_bytes = driver.roll_bytes
         self._inbox: deque[bytes] = deque()
+        self._copies_at = 0.0
+        """When the last copy that was asked for is made; they are made one after the other, beside the work."""
         self._busy = False
         self._no_driver = False
 
@@ -114,12 +116,45 @@ class SimLease:
             else:
                 self._finish_gated(self.gate)
             return
+        if isinstance(message, messages.Prepare):
+            self._copies_at = max(self._copies_at, self._loop.now) + self._loop.between(
+                *self._driver.delays.copy
+            )
+            self._loop.at(self._copies_at - self._loop.now, lambda: self._copy(message))
+            self._done(None)
+            return
         try:
             answer = self._worker.handle(message)
         except SimCrash:
             self._die()
             return
         self._done(answer)
+
+    def _copy(self, message: messages.Prepare) -> None:
+        """What the thread for copies does: the work goes on meanwhile."""
+        if self.ended:
+            return
+        if self.paused:
+            self._loop.at(0.01, lambda: self._copy(message))
+            return
+        self._loop.note(f"{self.name} copies")
+        try:
+            answer = self._worker.handle(message)
+        except SimCrash:
+            self._die()
+            return
+        if answer is not None:
+            self._answer(answer)
+        if isinstance(answer, messages.Failed):
+            self._end()
+
+    def owned(self) -> list[tuple[str, int, int, str]]:
+        """Shards it has: stage, task, shard and environment."""
+        return [
+            (stage, index, shard, name)
+            for (stage, index), task in self._worker._tasks.items()
+            for shard, name in task.locals.items()
+        ]
 
     def _finish_gated(self, gate: Gate) -> None:
         answer = gate.finish()

@@ -99,9 +99,15 @@ class Promises:
                 )
 
     def _see_deleting(self, driver: Driver, doomed: list[str]) -> None:
-        """Files are about to be deleted: none of them is named by what a driver that starts now reads."""
-        reachable = {path.rpartition("/")[2] for path in doomed} & self.read_live()
+        """Files are about to be deleted: none of them is named by what a driver that starts now reads, nor by what it
+        has asked to be copied."""
+        names = {path.rpartition("/")[2] for path in doomed}
+        reachable = names & self.read_live()
         require(not reachable, f"generation {driver.generation} deletes reachable {sorted(reachable)}")
+        copied = names & driver.engine.placing.copies.files()
+        require(
+            not copied, f"generation {driver.generation} deletes {sorted(copied)}, of which copies are made"
+        )
 
     def read_live(self) -> set[str]:
         """Return the log part that a driver reads that starts at this moment, and the files it names."""
@@ -181,3 +187,26 @@ class Promises:
         pointer = paths.newest_log("").rpartition("/")[2]
         logs = [name for name in self._machine.list(paths.logs(self._checkpoint)) if name != pointer]
         require(len(logs) == 1, f"more than the newest log part is left: {logs}")
+
+
+def check_owners(driver: Driver, whole: bool = False) -> None:
+    """No two leases that a driver holds have one environment, and what it takes as held somebody has.
+
+    Args:
+        whole: nothing is under way, so that every shard has one owner.
+    """
+    owners: dict[str, str] = {}
+    shards: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    for lease in driver.live_leases():
+        for stage, task, shard, name in driver.leases[lease].owned():
+            require(name not in owners, f"{name} is owned by {owners.get(name)} and by {lease}")
+            owners[name] = lease
+            shards.setdefault((stage, shard), []).append((lease, task))
+    for stage, run in driver.engine.runs.items() if whole else ():
+        for shard in range(run.spec.shards if run.spec.stateful else 0):
+            slot = run.slots[int(run.task_of[shard])]
+            found = shards.get((stage, shard), [])
+            require(
+                found == [(slot.lease, slot.index)],
+                f"shard {shard} of '{stage}' belongs to {slot.lease} and is held by {found}",
+            )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.sim.inprocess import Driver
 from penstock.sim.model import Violation
-from penstock.sim.world import DRIVER_ACTIONS, LEASE_ACTIONS, Weather, World
+from penstock.sim.world import DRIVER_ACTIONS, LEASE_ACTIONS, PLAN_ACTIONS, Weather, World
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,24 @@ class Outcome:
 
 
 def weather_of(seed: int) -> Weather:
-    """Seeds take turns: trouble with leases alone, with drivers, with the disk, with everything."""
+    """Seeds take turns: trouble with leases alone, with plans, with drivers, with the disk, with everything."""
     actions: tuple[str, ...]
-    match seed % 4:
+    match seed % 8:
         case 0:
             return Weather(0.0, 0.0, 0.0, actions=LEASE_ACTIONS, disturbances_per_s=40.0)
-        case 1:
-            actions = (*DRIVER_ACTIONS, "kill", "clean")
+        case 4:
+            short = seed % 16 == 12
+            return Weather(
+                0.0,
+                0.0,
+                0.0,
+                actions=PLAN_ACTIONS,
+                disturbances_per_s=50.0,
+                rows=480,
+                short_lived_files=short,
+            )
+        case 1 | 5:
+            actions = (*DRIVER_ACTIONS, "kill", "clean", "plan")
             return Weather(
                 0.0,
                 0.0,
@@ -44,8 +55,8 @@ def weather_of(seed: int) -> Weather:
                 actions=actions,
                 disturbances_per_s=15.0,
             )
-        case 2:
-            actions = ("power", "clean", "kill")
+        case 2 | 6:
+            actions = ("power", "clean", "kill", "plan", "plan")
             return Weather(0.004, 0.002, take_over_ratio=0.0, actions=actions, disturbances_per_s=6.0)
         case _:
             return Weather()

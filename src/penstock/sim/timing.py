@@ -27,6 +27,7 @@ class Delays:
 
     message: tuple[float, float] = (0.0002, 0.003)
     work: tuple[float, float] = (0.0005, 0.006)
+    copy: tuple[float, float] = (0.001, 0.03)
     append: tuple[float, float] = (0.0005, 0.005)
     sink: tuple[float, float] = (0.001, 0.01)
     lease_start: tuple[float, float] = (0.01, 0.06)

@@ -1,6 +1,6 @@
 """One simulated machine with driver processes and leases, and the things that happen to it.
 
-Kills, zombies, pauses, leases stopped inside their work, driver crashes, take-overs (between events and
+Kills, zombies, pauses, leases stopped inside their work, plans, driver crashes, take-overs (between events and
 inside any disk step), power losses, I/O errors, crashes at any step, slow syncs, clean-up at odd moments: all
 drawn from one seed. After the storm everything heals and must come to its end.
 """
@@ -14,13 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from penstock.dataplane.disk import Disk, Step
-from penstock.errors import FencedError, PenstockError
+from penstock.dataplane.engine import Engine
+from penstock.errors import FencedError, PenstockError, PlanError
 from penstock.sim.inprocess import Driver
 from penstock.sim.lease import Gate
 from penstock.sim.loop import Loop
 from penstock.sim.model import require
+from penstock.sim.plans import random_plan
 from penstock.sim.programs import memory_program
-from penstock.sim.promises import Promises
+from penstock.sim.promises import Promises, check_owners
 from penstock.sim.surroundings import SinkLog
 from penstock.sim.timing import SMALL, Delays, quick
 from penstock.testing.disk import SimDisk
@@ -28,8 +30,23 @@ from penstock.testing.faults import SimCrash
 
 CHECKPOINT = "/work/checkpoint"
 CALM_S = 40.0
-LEASE_ACTIONS = ("kill", "kill", "pause", "pause", "cut", "cut", "gate", "gate", "clean", "resize")
-DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop")
+LEASE_ACTIONS = (
+    "kill",
+    "kill",
+    "pause",
+    "pause",
+    "cut",
+    "cut",
+    "gate",
+    "gate",
+    "clean",
+    "resize",
+    "plan",
+    "plan",
+    "plan",
+)
+PLAN_ACTIONS = (*("plan",) * 6, "kill", "pause", "cut", "gate", "clean", "resize")
+DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop", "plan")
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,8 @@ class Weather:
     """Steps that take up to half a second, while which nothing else gets on."""
     cleanup_s: float | None = None
     """Time between two rounds of clean-up, where it is not left to the seed."""
+    short_lived_files: bool = False
+    """Small files, few epochs retained and slow copies: files die while copies are made from them."""
     disturbances_per_s: float = 25.0
     storm_s: float = 0.4
     rows: int = 240
@@ -104,7 +123,7 @@ class World:
         rows, epochs = shape.choice((10, 24, 60)), shape.choice((4, 12, 30))
         self.settings = quick(SMALL, max_epoch_rows=rows, retain_epochs=epochs)
         self.roll_bytes = shape.choice((None, 1_500, 6_000))
-        self.capacity = shape.choice((1, 2, 3))
+        self.capacity = shape.choice((1, 2, 3, 5))
         self.delays = Delays(
             append=shape.choice(((0.0005, 0.005), (0.0005, 0.005), (0.01, 0.08))),
             lease_start=shape.choice(((0.01, 0.06), (0.0005, 0.004))),
@@ -112,6 +131,14 @@ class World:
             cleanup_s=self.weather.cleanup_s or shape.choice((0.15, 0.05)),
             stall_ratio=self.weather.stall_ratio,
         )
+        self.delays = replace(self.delays, copy=shape.choice(((0.001, 0.03), (0.05, 0.3))))
+        self.nodes = shape.choice((1, 2, 2, 3))
+        if self.weather.short_lived_files:
+            self.roll_bytes = 1_000
+            self.settings = replace(
+                self.settings, retain_epochs=3, snapshot_min_bytes=50, base_interval_s=0.05
+            )
+            self.delays = replace(self.delays, copy=(0.1, 0.4), cleanup_s=0.03)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -127,7 +154,7 @@ class World:
         driver = self._driver_class(
             self._disk_of, CHECKPOINT, self.program, self.settings, rows=self.weather.rows, capacity=self.capacity,
             loop=self.loop, delays=self.delays, sink=self.sink, name=f"d{self._started}",
-            roll_bytes=self.roll_bytes, start=False,
+            roll_bytes=self.roll_bytes, nodes=self.nodes, start=False,
         )  # fmt: skip
         self.promises.watch(driver)
         was, self._opening = self._opening, True
@@ -218,7 +245,7 @@ class World:
             action = self.rng.choice(self.weather.actions)
             {
                 "kill": self._kill, "pause": self._pause, "cut": self._cut, "gate": self._gate, "clean": self._clean,
-                "resize": self._resize,
+                "resize": self._resize, "plan": self._plan,
                 "crash": self._crash, "take_over": self._take_over, "power": self.lose_power, "stop": self._stop,
             }[action]()  # fmt: skip
         self.loop.at(self.rng.expovariate(self.weather.disturbances_per_s), self._disturb)
@@ -274,8 +301,22 @@ class World:
         """Cores come and go: tasks are dealt again, and move."""
         if self.current is not None:
             self.count("resize")
-            self.capacity = self.rng.choice((1, 2, 3, 4))
+            self.capacity = self.rng.choice((1, 2, 3, 4, 6))
             self.current.set_capacity(self.capacity)
+
+    def _plan(self) -> None:
+        """Give a running query other tasks and shards; what cannot be carried out is refused whole."""
+        if self.current is not None:
+            engine = self.current.engine
+            plan = random_plan(engine, self.rng)
+            before = describe_plan(engine)
+            try:
+                self.current.place(plan, self.rng.choice((0.05, 0.5, 5.0)))
+                self.count("plan")
+            except PlanError:
+                self.count("plan refused")
+                require(describe_plan(engine) == before, "a plan that was refused has changed something")
+            check_owners(self.current)
 
     def _clean(self) -> None:
         if self.current is not None:
@@ -319,6 +360,11 @@ class World:
                 self.promises.check_failure(driver.failed)
         driver = self.drivers[-1]
         self.promises.check_schedule(driver)
+        settled = driver.run_until(
+            lambda: all(map(driver.engine.placing.is_settled, driver.engine.runs)), CALM_S
+        )
+        require(settled, f"not settled after {CALM_S} s on a healthy machine: {describe(driver)}")
+        check_owners(driver, whole=True)
         for _ in range(2):
             driver.clean_up_soon()
             self.loop.run_until(lambda: False, 4 * self.settings.base_interval_s)
@@ -339,10 +385,22 @@ class World:
         require(up, f"the last restart does not come up: {last.failed or describe(last)}")
 
 
+def describe_plan(engine: Engine) -> list[object]:
+    """What a plan changes, to be compared."""
+    return [
+        (
+            name,
+            run.shards.goal.tolist(),
+            [(slot.index, slot.node, slot.leaving) for slot in run.slots.values()],
+        )
+        for name, run in engine.runs.items()
+    ]
+
+
 def describe(driver: Driver) -> str:
     """Say where a driver stands."""
-    return "; ".join(
+    return f"{sorted((one.name, one.node) for one in driver.engine.leases.values())}; " + "; ".join(
         f"{name} {run.phase} epoch {run.chain.epoch} ready {int(run.ready.sum())}/{len(run.ready)} "
-        f"groups {len(run.chain.groups)}"
+        f"groups {len(run.chain.groups)} tasks {[(s.index, s.lease, s.node, s.leaving) for s in run.slots.values()]}"
         for name, run in driver.engine.runs.items()
     )

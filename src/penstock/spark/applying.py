@@ -22,6 +22,9 @@ from penstock.spark.nodes import Negotiator
 from penstock.spark.shell import SparkShell
 
 _log = logging.getLogger("penstock")
+PAUSED_S = 30.0
+PAUSED_STEP_S = 0.005
+"""How long rows stand still at most for a plan that asks for it, and the time between two looks whether it can go on."""
 
 
 @dataclass
@@ -64,6 +67,10 @@ class SparkActuator:
                 target=self._negotiate, args=(plan, begun), name="penstock-nodes", daemon=True
             )
             begun.nodes.start()
+        if plan.global_pause:
+            threading.Thread(
+                target=self._carry_paused, args=(begun,), name="penstock-paused", daemon=True
+            ).start()
         self._count += 1
         self._begun = {number: one for number, one in self._begun.items() if number > self._count - 100}
         self._begun[self._count] = begun
@@ -80,6 +87,36 @@ class SparkActuator:
             begun.paused = _upstream(engine, begun.stages)
             engine.pause(begun.paused)
         return begun
+
+    def _carry_paused(self, begun: Begun) -> None:
+        """Do the steps of a plan for which rows stand still as soon as each can be done; go on in any case."""
+        pause = threading.Event()
+        try:
+            for _ in range(round(PAUSED_S / PAUSED_STEP_S)):
+                if self._shell.over or self._shell.hub.ask(lambda: self._step_paused(begun)):
+                    return
+                pause.wait(PAUSED_STEP_S)
+            begun.problems.append(f"rows stood still for {PAUSED_S:g} s, and it was not done")
+        except Exception as error:
+            begun.problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            if not self._shell.over:
+                self._shell.hub.post(lambda: self._go_on(begun))
+
+    def _step_paused(self, begun: Begun) -> bool:
+        """One look at a plan for which rows stand still; whether it is done."""
+        engine = self._shell.engine
+        if begun.placements:
+            if _stands_still(engine, begun.stages):
+                engine.place(begun.placements)
+                begun.placements = ()
+            return False
+        return all(engine.placing.is_settled(name) for name in begun.stages)
+
+    def _go_on(self, begun: Begun) -> None:
+        begun.placements = ()
+        self._shell.engine.resume(begun.paused)
+        begun.paused = ()
 
     def _negotiate(self, plan: Plan, begun: Begun) -> None:
         assert self._negotiator is not None
@@ -99,8 +136,8 @@ class SparkActuator:
         pause = threading.Event()
         for _ in range(600):
             left = self._shell.hub.ask(lambda: [n for n in names if n in _nodes_in_use(self._shell.engine)])
-            if not left:
-                change = self._negotiator.release(names)
+            # A lease that the engine let go of, or that has not come up yet, is on its way out of the node.
+            if not left and not (change := self._negotiator.release(names)).in_use:
                 begun.problems += [change.problem] if change.problem else []
                 _log.info("%s", change)
                 return
@@ -122,16 +159,11 @@ class SparkActuator:
 
     def _look(self, begun: Begun) -> Outcome | None:
         engine = self._shell.engine
-        if begun.placements:
-            if not _stands_still(engine, begun.stages):
-                return None
-            engine.place(begun.placements)
-            begun.placements = ()
+        if begun.paused:
+            return None
         refused = [why for name in begun.stages if (why := engine.placing.why_not(name)) is not None]
         if not refused and not all(engine.placing.is_settled(name) for name in begun.stages):
             return None
-        if begun.paused:
-            engine.resume(begun.paused)
         if begun.nodes is not None and begun.nodes.is_alive():
             return None
         made = engine.placing.moves_made - begun.moves_before

@@ -16,9 +16,11 @@ import numpy as np
 from penstock.control.apply.actuator import Outcome
 from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
+from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.estimating import Measurer
 from penstock.control.measure.sample import NodeSample, Sample
 from penstock.control.model.fitting import EpochFits
+from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
@@ -29,7 +31,7 @@ from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, current_plans
 from penstock.spark.measuring import take_sample
 from penstock.spark.nodes import negotiator
-from penstock.spark.slots import LOCAL_NODE, is_local, nodes
+from penstock.spark.slots import LOCAL_NODE, is_local, nodes, real_cores
 from penstock.spark.steering import Steering
 from penstock.topology.sla import SLA
 
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
     from penstock.dataplane.engine import Engine
     from penstock.spark.shell import SparkShell
+
+RATE_LOOKS = 4
+"""Samples over which rates are measured when a person asks."""
 
 
 class Elasticity:
@@ -50,6 +55,7 @@ class Elasticity:
         self._actuator = SparkActuator(shell, None if is_local(spark) else negotiator(spark))
         self._steering: Steering | None = None
         self._sampled_s = 0.0
+        self._cores = real_cores(spark) if is_local(spark) else 0
 
     # -- by hand ------------------------------------------------------------------------------------------------------
 
@@ -94,11 +100,22 @@ class Elasticity:
             raise PlanError(f"node {node} is the only one; add another before you drain it.")
         plan = self._shell.hub.ask(lambda: self._off(node, [one for one in known if one != node]))
         ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        deadline = time.monotonic() + timeout_s
         outcome = self._await(ticket, timeout_s)
         if not outcome.ok:
+            self._shell.hub.ask(lambda: self._shell.engine.placing.avoid.discard(node))
             raise PlanError(f"node {node} was not drained: {outcome.reason}.")
+        while self._shell.hub.ask(lambda: self._leases_on(node)):
+            if time.monotonic() > deadline:
+                raise PlanError(
+                    f"node {node} still has leases of this query after {timeout_s:g} s; they go as they end."
+                )
+            time.sleep(0.02)
         given = " and given back" if release else ""
         return f"node {node} drained{given}: {outcome.moved_shards} shards moved, {outcome.moved_bytes:,} bytes copied"
+
+    def _leases_on(self, node: str) -> int:
+        return sum(lease.node == node for lease in self._shell.engine.leases.values())
 
     def _off(self, node: str, others: list[str]) -> dict[str, ExecutorPlan]:
         engine = self._shell.engine
@@ -139,7 +156,7 @@ class Elasticity:
 
     # -- by the loop --------------------------------------------------------------------------------------------------
 
-    def hold(self, sla: SLA, policy: str, every_s: float) -> None:
+    def hold(self, sla: SLA, policy: str, every_s: float = 1.0) -> None:
         """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
@@ -155,6 +172,53 @@ class Elasticity:
             Journal(),
         )
         self._steering = Steering(loop, self._take, every_s, self._refresh)
+
+    def rates(self, seconds: float = 2.0) -> tuple[list[OperatorRate], str]:
+        """Measure for some seconds what arrives at each operator and what one core of it serves.
+
+        Raises:
+            PlanError: nothing can be said yet, and why.
+        """
+        measurer = Measurer()
+        now = self._measure(measurer)
+        for _ in range(RATE_LOOKS):
+            time.sleep(seconds / RATE_LOOKS)
+            now = self._measure(measurer)
+        if now is None or now.invalid is not None:
+            raise PlanError(
+                f"no rates yet: {now.invalid if now is not None else 'the query is over'}; try again later."
+            )
+        return derive_rates(now), f"rates of the last {seconds:g} s; {self._errors()}"
+
+    def _measure(self, measurer: Measurer) -> Estimate | None:
+        if self._shell.over:
+            return None
+        there, since = self._nodes(), time.monotonic() - 1.0
+        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since))
+        return measurer.measure(sample)
+
+    def _errors(self) -> str:
+        """How far predictions were off so far."""
+        errors = self._steering.loop.journal.model_errors() if self._steering is not None else {}
+        told = [
+            f"{name}: {one.count} predictions, off by {one.mean_absolute_ratio:.0%} on average"
+            for name, one in errors.items()
+        ]
+        return ", ".join(told) or "no prediction was checked against a measurement so far"
+
+    def describe(self) -> list[str]:
+        """Return a line for every task: operator, index, node, shards and rows so far."""
+
+        def look() -> list[str]:
+            engine = self._shell.engine
+            return [
+                f"{name} task {index} on node {node or 'none yet'}: {int((plan.task_of == index).sum())} of "
+                f"{len(plan.task_of)} shards, {engine.runs[name].counts.task_rows.get(index, 0):,} rows"
+                for name, plan in current_plans(engine).items()
+                for index, node in plan.tasks.items()
+            ]
+
+        return self._shell.hub.ask(look)
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""
@@ -181,8 +245,12 @@ class Elasticity:
         engine = self._shell.engine
         sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
         there = self._nodes()
+        # In local mode Spark is told of more slots than there are cores; those are not for a policy to give.
+        cores = (
+            min(engine.placing.capacity, self._cores) if self._cores else engine.placing.capacity - sources
+        )
         return Limits(
-            max(1, engine.placing.capacity - sources),
+            max(1, cores),
             max_nodes=len(there),
             cores_per_node=max(node.cores for node in there),
         )
@@ -190,7 +258,7 @@ class Elasticity:
     def _nodes(self) -> list[NodeSample]:
         loads = self._shell.node_loads
         if is_local(self._spark):
-            return [_node(LOCAL_NODE, self._shell.engine.placing.capacity, loads)]
+            return [_node(LOCAL_NODE, max(1, min(self._shell.engine.placing.capacity, self._cores)), loads)]
         return [_node(one.executor_id, one.cores, loads) for one in nodes(self._spark)]
 
 

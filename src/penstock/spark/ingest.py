@@ -332,7 +332,9 @@ class Ingest:
             stamp = records.combine_stamps(stamps) or (Stamp(rows, began, began, began) if rows else None)
             self._settle()
             committed = threading.Event()
-            hub.ask(lambda: self._shell.engine.sources.on_batch(self._source, batch, parts, stamp, committed.set))
+            hub.ask(
+                lambda: self._shell.engine.sources.on_batch(self._source, batch, parts, stamp, committed.set)
+            )
             while not committed.wait(0.05):
                 if self._shell.engine.failed is not None or self._stopped.is_set() or self._shell.over:
                     raise PenstockError(

@@ -18,12 +18,15 @@ import pyarrow as pa
 
 from penstock.control.apply.journal import Decision
 from penstock.dataplane.compile import SINK, sink_stage
+from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
+from penstock.dataplane.requests import answer_requests
 from penstock.errors import DeclarationError, PenstockError, QueryError
 from penstock.spark import listening
+from penstock.spark.answering import carry_out
 from penstock.spark.elasticity import Elasticity
 from penstock.spark.ingest import Ingest
 from penstock.spark.listening import announcer
@@ -41,6 +44,8 @@ _log = logging.getLogger("penstock")
 REPORT_INTERVAL_S = 1.0
 """Time between two reports of a query."""
 WATCH_INTERVAL_S = 0.25
+ANSWER_INTERVAL_S = 0.5
+"""Time between two looks for requests from other processes."""
 
 
 class Query:
@@ -329,6 +334,7 @@ class Query:
         started = listening.started_event(self.id, self.runId, self.name, iso_time(self._started))
         announcer.announce_and_wait("onQueryStarted", started)
         threading.Thread(target=self._watch, name="penstock-watch", daemon=True).start()
+        threading.Thread(target=self._answer, name="penstock-answers", daemon=True).start()
 
     def _report_or_log(self) -> None:
         """Report; whoever only watches must not end with what goes wrong in that."""
@@ -379,6 +385,16 @@ class Query:
     def _remember(self, stage: str, table: pa.Table) -> None:
         with self._guard:
             self._tables.setdefault(stage, []).append(table)
+
+    def _answer(self) -> None:
+        """Do what `penstock query` asks, until the query ends; a disk that fails now and then is asked again."""
+        disk = PosixDisk()
+        while not self._over.wait(ANSWER_INTERVAL_S):
+            try:
+                answer_requests(disk, self.checkpoint, lambda asked: carry_out(self, asked), time.time())
+            except Exception:
+                if self.isActive:
+                    _log.exception("a request to query %s could not be answered.", self.name or self.id)
 
     def _watch(self) -> None:
         due = time.monotonic() + REPORT_INTERVAL_S

@@ -16,37 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.dataplane import messages, paths, recordlog, records
 from penstock.dataplane.disk import Disk
-from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.engine import Engine
-from penstock.dataplane.errands import data_files, old_parts, read_sink_rows
+from penstock.dataplane.errands import old_parts, read_sink_rows
 from penstock.dataplane.exports import ExportFolder
 from penstock.dataplane.logthread import LogThread
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.program import Program
-from penstock.dataplane.recordlog import Heartbeat, LogWriter
+from penstock.dataplane.recordlog import LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.errors import FencedError, OperatorError, PenstockError, SessionError, StorageError
+from penstock.spark.chores import Chores
 from penstock.spark.hearing import Hearing
-from penstock.spark.hub import Hub, HubOver, Listener
+from penstock.spark.hub import Hub, Listener
 from penstock.spark.lease_task import HEARTBEAT_S
-from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, describe_lease
-from penstock.spark.session import is_alive
+from penstock.spark.leases import LeaseOffice
 from penstock.spark.sinks import Sink
-from penstock.spark.slots import LOCAL_NODE, is_local, nodes
+from penstock.spark.slots import LOCAL_NODE, is_local
 from penstock.spark.versions import check_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OFFICE_INTERVAL_S = 0.25
-CLEANUP_INTERVAL_S = 5.0
-MAX_LEASE_FAILURES = 12
-MAX_CHORE_FAILURES = 5
-"""Heartbeats or listings that may fail in a row."""
-
-MENTION_S = 30.0
-"""Time after which an epoch in work is mentioned in the log, once."""
 _log = logging.getLogger("penstock")
 
 
@@ -86,9 +77,8 @@ class SparkShell(Listener):
         self._spark = spark
         self._local = is_local(spark)
         self._program = program
-        self._disk = disk
-        self._settings = settings
-        self._reserve = reserve
+        self.disk = disk
+        self.settings = settings
         self._sinks = dict(sinks or {})
         self._exports = dict(exports or {})
         self._on_end = on_end
@@ -101,6 +91,8 @@ class SparkShell(Listener):
             label,
             min(HEARTBEAT_S, settings.lease_timeout_s / 4),
         )
+        self._reserve = reserve
+        self.chores = Chores(self, spark, self._office, reserve)
         self.log = LogThread(
             LogWriter(disk, opened.checkpoint, opened.claim),
             self._appended,
@@ -111,39 +103,32 @@ class SparkShell(Listener):
         self._sink_queue: queue.SimpleQueue[SinkWork | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._finishing = threading.Lock()
-        self._office_due = threading.Event()
-        self._had_leases = False
         self.sources_ended: Callable[[], bool] | None = None
         """Of a query that ends by itself: whether its sources have nothing more to give than what was committed and what
         native sources are bound to make."""
-        self._end_mark: DrainMark | None = None
         self.lease_pids: dict[str, int] = {}
         """Process of each lease that is held, for tests and for people who look for a process."""
         self.node_loads: dict[str, tuple[float, float, float]] = {}
         """By node: shares of CPU, memory and I/O in use, as one of its leases said last."""
-        self._slots = 0
-        self._writers: set[str] = set()
-        self._lease_failures = 0
-        self._chore_failures = 0
-        self._mentioned: dict[str, int] = {}
+        self.writers: set[str] = set()
+        """Writers of batches under way; clean-up spares their files."""
         self._cost = (0.0, 0)
         self._threads: list[threading.Thread] = []
-        self._cleaned_at = 0.0
-        self._beaten_at = 0.0
 
     # -- life (the user's thread) -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        capacity = self._office.capacity(self._reserve)
+        reserve = self._reserve
+        capacity = self._office.capacity(reserve)
         if capacity < 1:
             raise SessionError(
-                f"This SparkSession has {capacity + self._reserve} task slots free of other queries and Penstock needs at "
-                f"least {self._reserve + 1}: one for a lease and the rest for ingest and sinks; use "
+                f"This SparkSession has {capacity + reserve} task slots free of other queries and Penstock needs at "
+                f"least {reserve + 1}: one for a lease and the rest for ingest and sinks; use "
                 "penstock.session(), local[4], or more executors."
             )
         self.hub.start(self._crashed)
         self.log.start()
-        for name, target in (("sink", self._run_sink_thread), ("office", self._run_office)):
+        for name, target in (("sink", self._run_sink_thread), ("office", self.chores.run)):
             thread = threading.Thread(target=self._guarded(target), name=f"penstock-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -159,7 +144,7 @@ class SparkShell(Listener):
             deadline = time.monotonic() + drain_s
             while time.monotonic() < deadline and not self.hub.ask(self._is_quiet):
                 time.sleep(0.01)
-        self._finish(None)
+        self.finish(None)
 
     def end_with(self, error: PenstockError) -> None:
         """End the query with an error that arose outside the engine. Any thread."""
@@ -175,12 +160,12 @@ class SparkShell(Listener):
     def _is_quiet(self) -> bool:
         return all(run.phase == "idle" for run in self.engine.runs.values())
 
-    def _finish(self, error: PenstockError | None) -> None:
+    def finish(self, error: PenstockError | None) -> None:
         with self._finishing:
             if self._ended.is_set():
                 return
             self._ended.set()
-        self._office_due.set()
+        self.chores.wake()
         reason = "the query stopped" if error is None else "the query failed"
 
         def end_leases() -> None:
@@ -218,7 +203,7 @@ class SparkShell(Listener):
         self.hearing.close()
         with contextlib.suppress(Exception):
             error = recordlog.give_back(
-                self._disk, self.opened.checkpoint, self.opened.claim, time.time(), error
+                self.disk, self.opened.checkpoint, self.opened.claim, time.time(), error
             )
         self._on_end(error)
 
@@ -228,7 +213,7 @@ class SparkShell(Listener):
         )
         if wrapped is not error:
             wrapped.__cause__ = error
-        self._finish(wrapped)
+        self.finish(wrapped)
 
     def _guarded(self, target: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
@@ -249,8 +234,8 @@ class SparkShell(Listener):
         node = LOCAL_NODE if self._local else hello.node
         self._office.note_up(lease, node)
         self.lease_pids[lease] = hello.pid
-        self._had_leases = True
-        self._lease_failures = 0
+        self.chores.had_leases = True
+        self.chores.lease_failures = 0
         if self._ended.is_set():  # a query with little to do may be over before its leases are up
             self.hub.send(lease, messages.End("the query is over"))
             return
@@ -301,7 +286,7 @@ class SparkShell(Listener):
             threading.Thread(target=self._delete, args=(doomed,), name="penstock-clean", daemon=True).start()
 
     def fail(self, error: PenstockError) -> None:
-        self._finish(error)
+        self.finish(error)
 
     # -- log thread ---------------------------------------------------------------------------------------------------
 
@@ -310,10 +295,10 @@ class SparkShell(Listener):
 
     def _part_started(self, part: paths.LogPart) -> None:
         self.hub.post(self.engine.on_part_started)
-        if not self._settings.retain_all:
+        if not self.settings.retain_all:
             with contextlib.suppress(StorageError):  # the next base tries again
-                for path in old_parts(self._disk, self.opened.checkpoint, part):
-                    self._disk.delete(path)
+                for path in old_parts(self.disk, self.opened.checkpoint, part):
+                    self.disk.delete(path)
 
     # -- sink thread --------------------------------------------------------------------------------------------------
 
@@ -322,7 +307,7 @@ class SparkShell(Listener):
             if work.stage in self._exports:
                 self._exports[work.stage].take(work)
             elif work.stage in self._sinks:
-                table = read_sink_rows(self._disk, self.opened.checkpoint, self._program, work)
+                table = read_sink_rows(self.disk, self.opened.checkpoint, self._program, work)
                 try:
                     self._sinks[work.stage].take(table, work.epoch)
                 except PenstockError:
@@ -334,158 +319,10 @@ class SparkShell(Listener):
                     ) from error
             self.hub.post(lambda work=work: self.engine.on_sink_done(work.stage, work.epoch))  # type: ignore[misc]
 
-    # -- office thread ------------------------------------------------------------------------------------------------
-
-    def _run_office(self) -> None:
-        while not self._ended.is_set():
-            try:
-                self._office_turn()
-            except HubOver:
-                return
-            except PenstockError:
-                raise
-            except Exception as error:
-                if self._ended.is_set():
-                    return
-                if is_alive(self._spark):
-                    raise
-                raise SessionError(
-                    "the SparkSession was stopped while the query ran; everything committed is in the checkpoint, so "
-                    "open a session, such as penstock.session(), and start the query again."
-                ) from error
-            self._office_due.wait(OFFICE_INTERVAL_S if self._office.asked else 0.02)
-            self._office_due.clear()
-
     def _give_up(self, lease: str) -> None:
         self.lease_pids.pop(lease, None)
         self._office.give_up(lease)
-        self._office_due.set()
-
-    def _office_turn(self) -> None:
-        now = time.monotonic()
-        for over in self._office.ended():
-            self.hub.forget(over.name)
-            self.hub.post(lambda over=over: self._job_ended(over))  # type: ignore[misc]
-        for name in self._office.lingering():
-            self._office.cancel(name)
-        self._drop_overdue()
-        self._ask_for_leases()
-        if now - self._beaten_at > self._settings.heartbeat_s:
-            self._beaten_at = now
-            self.log.log.check_claim()
-            self._tolerantly(self._beat)
-            self._check_capacity()
-            self._mention_slow_epochs()
-        if self.sources_ended is not None and self.sources_ended() and self.hub.ask(self._went_through):
-            self._finish(None)
-            return
-        if now - self._cleaned_at > CLEANUP_INTERVAL_S and not self._settings.retain_all:
-            self._cleaned_at = now
-            self._tolerantly(self._list_for_cleanup)
-
-    def _went_through(self) -> bool:
-        """Whether all rows of sources that have ended are through every sink."""
-        if self._end_mark is None:
-            self._end_mark = self.engine.mark()
-        if not self.engine.passed_mark(self._end_mark):
-            return False
-        self._end_mark = None  # what timers have put out since is not in front of it
-        return self.engine.drained()
-
-    def _mention_slow_epochs(self) -> None:
-        for stage, (epoch, seconds) in self.hub.ask(self.engine.slow_epochs).items():
-            if seconds > MENTION_S and self._mentioned.get(stage) != epoch:
-                self._mentioned[stage] = epoch
-                _log.warning(
-                    "'%s' has been at epoch %d for %.0f s; does its function return?", stage, epoch, seconds
-                )
-
-    def _beat(self) -> None:
-        recordlog.write_heartbeat(
-            self._disk, self.opened.checkpoint, Heartbeat(self.opened.claim, time.time())
-        )
-
-    def _tolerantly(self, chore: Callable[[], None]) -> None:
-        """Run a chore on which no promise hangs; a disk that fails it now and then must not end the query."""
-        try:
-            chore()
-            self._chore_failures = 0
-        except StorageError:
-            self._chore_failures += 1
-            if self._chore_failures >= MAX_CHORE_FAILURES:
-                raise
-
-    def _drop_overdue(self) -> None:
-        """Cancel leases that Spark did not start in time; without any lease so far, say why nothing happens."""
-        for name in self._office.overdue():
-            self.hub.forget(name)
-            self._office.cancel(name)
-            if not self._had_leases:
-                raise SessionError(
-                    f"Spark did not start a lease within {CONNECT_TIMEOUT_S:.0f} s: its slots are taken by other jobs, or "
-                    "its executors cannot reach the driver; free at least two slots, or use penstock.session()."
-                )
-            _log.warning(
-                "Spark did not start another lease within %.0f s: other jobs hold its slots; the %d leases there are "
-                "serve all tasks until it does.", CONNECT_TIMEOUT_S, len(self._office.asked),
-            )  # fmt: skip
-            self.hub.post(lambda: self.engine.set_capacity(len(self.engine.leases)))
-
-    def _ask_for_leases(self) -> None:
-        if self.hub.ask(self.engine.wanted_leases) <= len(self._office.asked):
-            return
-        self._check_capacity()
-        missing = self.hub.ask(self.engine.wanted_leases) - len(self._office.asked)
-        offers = [self._office.prepare() for _ in range(min(missing, self._office.room(self._reserve)))]
-        if not offers:
-            return
-        awaited, asked = self._office.awaited(), [offer.lease for offer in offers]
-        serves = self.hub.ask(lambda: self.engine.foresee_leases(awaited, asked))
-        tasks_of = {name: len(run.slots) for name, run in self.engine.runs.items()}
-        for offer in offers:
-            self.hub.expect(offer.lease, offer.token)
-            served = serves[offer.lease]
-            wanted = next((slot.node for slot in served if slot.node is not None), None)
-            self._office.submit(offer, describe_lease(served, tasks_of), wanted, self.engine.placing.avoid)
-
-    def _check_capacity(self) -> None:
-        slots, held = self._office.slots(), len(self._office.asked)
-        known = nodes(self._spark)
-        avoided = sum(node.cores for node in known if node.executor_id in self.engine.placing.avoid)
-        capacity = self._office.capacity(self._reserve) - avoided
-        # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
-        # other queries take of the slots costs this one no lease that it has.
-        surplus = held - capacity if slots < self._slots else 0
-        capacity = capacity if slots < self._slots else max(capacity, held)
-        self._slots = slots
-        names = [node.executor_id for node in known]
-        self.hub.post(lambda: self._set_capacity(capacity, surplus, names))
-
-    def _set_capacity(self, capacity: int, surplus: int, names: Sequence[str]) -> None:
-        self.engine.set_nodes(names)
-        self.engine.set_capacity(capacity)
-        for lease in list(self.engine.leases)[1:][: max(0, surplus)]:
-            self.drop_lease(lease, "its slot is needed")
-            self.engine.on_lease_down(lease, "its slot is needed")
-
-    def _job_ended(self, over: JobOver) -> None:
-        if over.name in self.engine.leases:
-            self.hub.drop(over.name)
-            self.engine.on_lease_down(over.name, over.reason)
-        if over.served:
-            return
-        self._lease_failures += 1
-        if self._lease_failures >= MAX_LEASE_FAILURES and not self.engine.stopping:
-            self.engine.fail(
-                SessionError(
-                    f"{self._lease_failures} leases in a row ended before they could work; the last one: {over.reason}"
-                )
-            )
-
-    def _list_for_cleanup(self) -> None:
-        names = data_files(self._disk, self.opened.checkpoint)
-        writers = list(self._writers)
-        self.hub.post(lambda: self.engine.on_files(names, writers))
+        self.chores.wake()
 
     def _delete(self, names: Sequence[str]) -> None:
         with contextlib.suppress(FencedError):
@@ -494,15 +331,15 @@ class SparkShell(Listener):
             held = set().union(*(export.pinned() for export in self._exports.values()))
             for name in (name for name in names if name not in held):
                 with contextlib.suppress(StorageError):  # the next round tries again
-                    self._disk.delete(paths.data_file(self.opened.checkpoint, name))
+                    self.disk.delete(paths.data_file(self.opened.checkpoint, name))
 
     # -- ingest (any thread) ------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def writing(self, writer: str) -> Any:
         """Protect files of a writer that is no lease from clean-up while it writes and commits."""
-        self._writers.add(writer)
+        self.writers.add(writer)
         try:
             yield
         finally:
-            self._writers.discard(writer)
+            self.writers.discard(writer)

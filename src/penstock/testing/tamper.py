@@ -75,7 +75,8 @@ def tamper_schedule(checkpoint: str, program: Program, target: str, stage: str, 
     pairs = [(a, b) for a, b in pairwise(found) if _can_swap(a, b)]
     if not pairs:
         raise ValueError(f"'{stage}' has no two epochs in a row over the same shards; make a longer run")
-    first, second = pairs[len(pairs) // 2]
+    plain = [pair for pair in pairs if _ends_whole(*pair)]  # a row earlier may be a row of none of the shards
+    first, second = (plain or pairs)[len(plain or pairs) // 2]
     if how is Tampering.SWAP:
         edits = {first.epoch: second.groups, second.epoch: first.groups}
     else:
@@ -94,6 +95,13 @@ def _can_swap(first: Record, second: Record) -> bool:
     return [g.shards for g in first.groups] == [g.shards for g in second.groups] and all(
         r.start < r.end for record in (first, second) for g in record.groups for r in g.ranges
     )
+
+
+def _ends_whole(first: Record, second: Record) -> bool:
+    """Whether the second epoch begins with a producer's epoch, and both have rows."""
+    rows = [sum(part.rows_in for part in record.parts) for record in (first, second)]
+    begins = all(r.start.row == 0 for group in second.groups for r in group.ranges)
+    return begins and (all(rows) or first.kind == "intent")
 
 
 def _shifted(group: Group, how: Tampering) -> Group:

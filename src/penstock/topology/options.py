@@ -189,6 +189,13 @@ LEASE_TIMEOUT_SECONDS = Option(
 MEMORY_BYTES = Option(
     "memoryBytes", BYTES, 512 << 20, "bound of state kept in memory, per task", "memory_bytes"
 )
+MAX_WAITING_BYTES = Option(
+    "maxWaitingBytes",
+    BYTES,
+    256 << 20,
+    "bytes that wait unconsumed in all channels together before sources stop",
+    "max_waiting_bytes",
+)
 RETAIN_ALL = Option(
     "retainAll",
     BOOLEAN,
@@ -242,6 +249,7 @@ OPTIONS: Mapping[str, Option[Any]] = {
         CONTROL_SECONDS,
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
+        MAX_WAITING_BYTES,
         RETAIN_ALL,
         EXPORT,
         EXPORT_BYTES,

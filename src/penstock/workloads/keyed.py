@@ -67,6 +67,14 @@ def keyed_rows(
     return pa.RecordBatch.from_arrays(columns, schema=KEYED_SCHEMA)
 
 
+def row_words(offset: int, count: int, seed: int = 0) -> U64:
+    """Return 64 random bits for each row of a range, a pure function of its number and the seed."""
+    words = np.empty(count, np.uint64)
+    for start, mixed in _chunks(offset, count, seed):
+        words[start : start + len(mixed)] = mixed
+    return words
+
+
 def _chunks(offset: int, count: int, seed: int) -> Iterator[tuple[int, U64]]:
     """Yield (position in the range, mixed words of the row numbers from there on)."""
     ramp = np.arange(min(count, _CHUNK_ROWS), dtype=np.uint64) * np.uint64(_GOLDEN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bench.targets import NAMES, ONLY_WHOLE, TARGETS, missing_names, ratio_table
+from penstock.bench.targets import ELASTIC_TARGETS, NAMES, ONLY_WHOLE, TARGETS, missing_names, ratio_table
 
 ISSUE_RATIOS = {
     "aggregate_vs_spark_native",
@@ -77,3 +77,11 @@ def test_the_table_shows_only_what_was_measured_with_its_verdict_and_what_it_was
     assert len(lines) == 4
     assert "0.5, 0.9" in lines[2] and lines[2].endswith("missed")
     assert lines[3].strip() == "against Spark at 700 ms"
+
+
+def test_targets_of_elastic_executors_stand_in_the_table_too() -> None:
+    lines = ratio_table(dict.fromkeys(ELASTIC_TARGETS, 0.87), {})
+    assert len(lines) == 2 + len(ELASTIC_TARGETS)
+    verdicts = {line.split()[0]: line.split()[-1] for line in lines[2:]}
+    assert verdicts["share_of_ceiling_hot_keys"] == verdicts["share_of_ceiling_w16"] == "met"
+    assert verdicts["efficiency_16"] == verdicts["plain_spark_vs_ours_rescale"] == "missed"

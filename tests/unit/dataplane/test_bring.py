@@ -19,15 +19,19 @@ import penstock
 from penstock.dataplane import messages, paths
 from penstock.dataplane.bring import runs
 from penstock.dataplane.compile import compile_program
+from penstock.dataplane.state import local
 from penstock.dataplane.worker import Worker
 from penstock.sim.programs import make_rows, memory_program
 
 
-@pytest.fixture(params=["real", "memory"])
-def station(request: pytest.FixtureRequest) -> Iterator[Station]:
-    """Five committed epochs: shards 0 and 2 have a snapshot of the third, with deltas after it."""
+@pytest.fixture(params=["real", "large", "memory"])
+def station(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Station]:
+    """Five committed epochs: shards 0 and 2 have a snapshot of the third, with deltas after it. Large environments are
+    not read as a whole when they are handed over; here every one counts as large."""
+    if request.param == "large":
+        monkeypatch.setattr(local, "LARGE_BYTES", -1)
     with scratch() as folder:
-        program = real_program() if request.param == "real" else memory_program(tasks=(1, 1, 1))
+        program = real_program() if request.param != "memory" else memory_program(tasks=(1, 1, 1))
         made = Station(program, fast_disk(), str(folder / "cp"), str(folder / "node"))
         made.worker.handle(made.bring())
         for epoch in range(1, 6):
@@ -104,10 +108,10 @@ def test_an_environment_some_epochs_behind_is_brought_forward_by_its_deltas() ->
 
 @pytest.mark.parametrize("wrong", ["version", "absent", "later"])
 def test_an_environment_that_is_not_what_was_handed_over_is_rebuilt(station: Station, wrong: str) -> None:
-    local = station.release()
-    message = station.bring(local)
+    released = station.release()
+    message = station.bring(released)
     if wrong == "absent":
-        message = station.bring({shard: f"{name}-gone" for shard, name in local.items()})
+        message = station.bring({shard: f"{name}-gone" for shard, name in released.items()})
     else:
         change = {"version": -1, "later": 1}[wrong]
         shards = [msgspec.structs.replace(s, local_version=s.local_version + change) for s in message.shards]

@@ -27,7 +27,7 @@ class Feed(BatchIngest):
             opened=opened,
             over=False,
             hub=SimpleNamespace(ask=lambda question: question()),
-            engine=SimpleNamespace(on_source_over=self.over.append),
+            engine=SimpleNamespace(sources=SimpleNamespace(on_source_over=self.over.append)),
         )
         context = SimpleNamespace(
             master="local[2]", setJobGroup=lambda *given: None, cancelJobGroup=lambda group: None

@@ -8,12 +8,13 @@ StreamSwitch way when numbers stay (StreamSwitch 6).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.model.allocation import assign_processors, min_processors
 from penstock.control.model.queues import ModelError
-from penstock.control.plan.plan import Plan
+from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.allocating import (
     Group,
     Want,
@@ -28,11 +29,13 @@ from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, d
 from penstock.control.policy.mapping import is_known, tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.protocol import Limits, Proposal
-from penstock.control.policy.realizing import plan_cores
+from penstock.control.policy.realizing import plan_cores, plan_unit_steps
 from penstock.control.policy.relieving import propose_relief
 from penstock.control.policy.wording import count, no_change, propose_waiting
 from penstock.control.sla import OPERATOR, SLA
 from penstock.errors import DeclarationError
+
+SPREAD, UNIT = "spread", "unit"
 
 
 @dataclass
@@ -47,6 +50,8 @@ class DrsPolicy:
         model: "mmk", "gigk" or "epoch".
         margin: ε on service rates, 0 as in DRS; StreamSwitch 6.1 compares with the same ε on both sides.
         min_gain: share of the predicted latency that a mere re-split must save.
+        migration: "spread" deals shards to all new numbers at once; "unit" moves by one task a turn, as StreamSwitch 6
+            lets DRS do.
         balances: also balance shards where numbers stay (drs-lb).
         idle_node_s: time without a task after which a node is given back.
 
@@ -62,6 +67,7 @@ class DrsPolicy:
     margin: float = 0.0
     min_gain: float = 0.05
     balances: bool = False
+    migration: str = SPREAD
     alert_s: float = 0.1
     idle_node_s: float = 60.0
     name: str = "drs"
@@ -74,6 +80,10 @@ class DrsPolicy:
         if self.model not in MODELS:
             raise DeclarationError(
                 f"{self.name}: model must be one of {', '.join(MODELS)}, not {self.model!r}."
+            )
+        if self.migration not in (SPREAD, UNIT):
+            raise DeclarationError(
+                f"{self.name}: migration must be {SPREAD} or {UNIT}, not {self.migration!r}."
             )
         if not 0 <= self.margin < 1:
             raise DeclarationError(
@@ -191,9 +201,9 @@ class DrsPolicy:
             return no_change(symptom, why, options, predicted)
         missing = self._missing(first, usable)
         add = self._negotiator.ask(now, limits, missing)
-        placed = plan_cores(now, limits, cores)
+        placed = self._realize(now, limits, cores)
         release = () if cores or missing > 0 else self._negotiator.release(now, limits)
-        plan = Plan({name: placement.plan for name, placement in placed.items()}, add, release)
+        plan = Plan(placed, add, release)
         if plan.changes_nothing:
             relief = self._relieve(now, sla)
             why = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
@@ -201,7 +211,8 @@ class DrsPolicy:
             return relief or no_change(symptom, why, options, predicted)
         if placed:
             self._note_too_few([want for want in wants if want.action])
-            self._changed_at_s = now.at_s
+            if all(placed[name].k == cores[name] for name in placed):
+                self._changed_at_s = now.at_s
         actions = list(dict.fromkeys(want.action for want in wants if want.action)) if placed else []
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
@@ -226,6 +237,11 @@ class DrsPolicy:
         """Return the fewest cores worth trying: more than turned out too few, until the load is a tenth lower."""
         cores, load = self._too_few.get(group.label, (0, 0.0))
         return cores + 1 if sum(group.loads.values()) > 0.9 * load else 1
+
+    def _realize(self, now: Estimate, limits: Limits, cores: Mapping[str, int]) -> dict[str, ExecutorPlan]:
+        if self.migration == UNIT:
+            return plan_unit_steps(now, limits, cores, self.margin)
+        return {name: placement.plan for name, placement in plan_cores(now, limits, cores).items()}
 
     def _relieve(self, now: Estimate, sla: SLA) -> Proposal | None:
         if not self.balances:

@@ -228,7 +228,7 @@ class EsStreamPolicy:
             for _ in range(held[name] - k):
                 node = self._giver(by_node[name], table)
                 by_node[name] = +(by_node[name] - Counter([node]))
-                table.take_off(node, needs[name])
+                table.take_off(node, self._need(now, demand, name, held[name]))
         unplaced = 0
         for name, k in cores.items():
             for _ in range(k - by_node[name].total()):

@@ -5,15 +5,19 @@ For policies that decide numbers only (drs, esstream, static). Which shards go w
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.plan.balancing import THETA
 from penstock.control.plan.placing import Placement, plan_executor
+from penstock.control.plan.plan import ExecutorPlan
 from penstock.control.plan.shards import derive_shards
+from penstock.control.policy.mapping import derive_plan, derive_switch
 from penstock.control.policy.negotiation import FreeCores, derive_free_cores
 from penstock.control.policy.protocol import Limits
+from penstock.control.policy.switching import UnitStrategy, find_scale_in, find_scale_out
 
 
 def plan_cores(
@@ -42,6 +46,32 @@ def plan_cores(
     for name, held in by_node.items():
         if held.total() != now.executors[name].k:
             found[name] = plan_executor(derive_shards(now.executors[name]), held, speed, theta)
+    return found
+
+
+def plan_unit_steps(
+    now: Estimate, limits: Limits, cores: Mapping[str, int], margin: float
+) -> dict[str, ExecutorPlan]:
+    """Return one unit strategy of StreamSwitch towards the wanted cores of each executor (StreamSwitch 3.4, 6).
+
+    One task more or less at a time: how that paper lets DRS carry its numbers out.
+    """
+    free = derive_free_cores(now, limits)
+    found = {}
+    for name, wanted in cores.items():
+        executor = now.executors[name]
+        switch = derive_switch(executor, margin)
+        step: UnitStrategy | None = None
+        if wanted > executor.k:
+            sources = [at for at in range(executor.k) if switch.can_be_relieved(at)]
+            source = min(sources, key=lambda at: float(switch.headroom[at]), default=0)
+            node = free.choose(switch.nodes[source])
+            if node is not None and (step := find_scale_out(switch, source, node)) is not None:
+                free.take(node)
+        elif wanted < executor.k:
+            step = find_scale_in(switch, math.inf)
+        if step is not None:
+            found[name] = derive_plan(step.after)
     return found
 
 

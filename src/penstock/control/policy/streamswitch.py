@@ -186,10 +186,7 @@ class StreamSwitchPolicy:
             wider = find_scale_out(switch, source, node, ratio)
         cured = False
         if balancing is not None:
-            then = derive_health(instantaneous, balancing.after.projected_s, alert_s, bound_s)
-            cured = all(
-                then[at] < Health.SEVERE for at in range(len(then)) if at in curable or at not in severe
-            )
+            cured = self._cures(balancing, instantaneous, severe, curable, alert_s, bound_s)
         options = [Option("no change", switch.worst_s)]
         options += [Option(BALANCE, balancing.after.worst_s, feasible=cured)] if balancing is not None else []
         options += [Option(SCALE_OUT, wider.after.worst_s)] if wider is not None else []
@@ -205,6 +202,25 @@ class StreamSwitchPolicy:
             tuple(options),
             lacks_core=node is None and not cured,
         )
+
+    def _cures(
+        self,
+        strategy: UnitStrategy,
+        instantaneous: F64,
+        severe: list[int],
+        curable: list[int],
+        alert_s: float,
+        bound_s: float,
+    ) -> bool:
+        """Return whether no task stays severe; one too hot on a single shard need only be rid of the others.
+
+        What takes its shards must then be well itself, for in an overload of all tasks only more of them help.
+        """
+        then = derive_health(instantaneous, strategy.after.projected_s, alert_s, bound_s)
+        hopeless = set(severe) - set(curable)
+        taker = strategy.after.tasks.index(strategy.destination)
+        fits = not hopeless or float(strategy.after.projected_s[taker]) <= bound_s
+        return fits and all(health < Health.SEVERE for at, health in enumerate(then) if at not in hopeless)
 
     def _worthwhile(self, switch: Switch, balancing: UnitStrategy | None, source: int) -> UnitStrategy | None:
         if balancing is None:

@@ -239,9 +239,8 @@ def find_scale_in(switch: Switch, bound_s: float) -> UnitStrategy | None:
     if size < 2:
         return None
     left = switch.headroom[None, :] - switch.task_rates[:, None]
-    np.fill_diagonal(left, -np.inf)
     others_good = np.all(switch.projected_s <= bound_s)
-    sources, destinations = np.nonzero(project_latency_s(left) <= bound_s)
+    sources, destinations = np.nonzero((project_latency_s(left) <= bound_s) & ~np.eye(size, dtype=bool))
     if not others_good or not len(sources):
         return None
     if size > _ALL_PAIRS:

@@ -178,7 +178,7 @@ class ColumnState:
             local = LocalShard.take_over(path, self._owner, local_version)
         if local is None:
             return False
-        if local_version is not None and not self._reader.gives_its_digest(local):
+        if local_version is not None and not local.is_large and not self._reader.gives_its_digest(local):
             local.close()
             return False
         entries = local.count if local_version is not None else 0

@@ -30,6 +30,8 @@ from penstock.errors import CorruptFileError, PenstockError, StorageError
 META_KEY: Final = b"\x00meta"
 """Reserved; the entry keys of states begin with a byte of at least 1."""
 
+LARGE_BYTES: Final = 512 << 10
+"""Size from which on an environment that is handed over is not read as a whole; below, that takes a millisecond or so."""
 _FORMAT: Final = 1
 _FIRST_MAP_BYTES: Final = 1 << 20
 _PLAIN_BYTES: Final = 494  # LMDB holds keys of up to 511 bytes; longer ones are cut and end in their hash
@@ -124,6 +126,11 @@ class LocalShard:
         stat = self._environment.stat()
         pages: int = stat["leaf_pages"] + stat["overflow_pages"]
         return pages * int(stat["psize"]) if stat["entries"] > 1 else 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether reading all of it takes so long that rows would wait for it at a hand-over."""
+        return self.used_bytes > LARGE_BYTES
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of one entry, None when there is none."""

@@ -204,7 +204,6 @@ def test_a_load_that_nothing_can_serve_leads_to_one_diagnosis() -> None:
         {"a": make_station(flat(3200, 16), 200.0, 1), "b": make_station(flat(3600, 16), 300.0, 1)},
         {"n0": NodeEstimate("n0", 32)},
         Limits(8),
-        edges={("in", "a"): 3200.0, ("a", "b"): 3600.0},
         sources={"in": 3200.0},
         noise=0.1,
     )

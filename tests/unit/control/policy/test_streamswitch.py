@@ -109,6 +109,12 @@ def test_a_load_that_nothing_can_serve_leads_to_one_diagnosis() -> None:
     assert "need 32 tasks" in world.proposals[-1].action or "need 31 tasks" in world.proposals[-1].action
 
 
+def test_in_an_overload_of_every_shard_tasks_are_added_and_not_shuffled() -> None:
+    world = World({"match": make_station(np.full(16, 900.0), 200.0, 4)}, limits=Limits(12))
+    world.run(StreamSwitchPolicy(), 8)
+    assert world.k("match") == 12
+
+
 def test_one_hot_shard_is_named_and_ends_alone_on_its_task() -> None:
     rates = np.array([400.0] + [5.0] * 15)
     world = World({"match": make_station(rates, 200.0, 2)}, noise=0.02)

@@ -108,7 +108,7 @@ def test_balancing_finds_the_lexicographic_optimum(switch: Switch) -> None:
 
 
 @settings(max_examples=150)
-@given(switches(), st.floats(0.05, 2.0))
+@given(switches(), st.one_of(st.floats(0.05, 2.0), st.just(np.inf)))
 def test_scale_in_finds_the_lexicographic_optimum_of_all_pairs(switch: Switch, bound_s: float) -> None:
     best = None
     for source in range(len(switch.tasks)):

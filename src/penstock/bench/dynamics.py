@@ -1,0 +1,356 @@
+"""`penstock bench dynamics`: throughput and latency while key frequencies are shuffled (Elasticutor 5.1, figures 6 and 7).
+
+One part for each distribution of keys and number of shuffles a minute (ω), four policies in each on the same runtime; parts
+for latency at fixed loads and for what each policy costs a query that has nothing to do. Beside every throughput ratio
+stands its ceiling. The arithmetic is in `dynamics_figures`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+import penstock
+from penstock.bench import emulated
+from penstock.bench.changing import ask
+from penstock.bench.dynamics_exchange import exchange_cluster, measure_exchange
+from penstock.bench.dynamics_figures import (
+    Sighting,
+    Throughput,
+    derive_share_of_ceiling,
+    derive_throughput,
+    predict_latency_ms,
+)
+from penstock.bench.emulated import NAME, SHARDS, Calculate
+from penstock.bench.machine import CpuMeter
+from penstock.bench.ours import await_rows, running
+from penstock.bench.parts import Part, choose, run_parts
+from penstock.bench.result import BenchResult
+from penstock.control.plan.guards import Guards
+from penstock.topology.sla import SLA
+from penstock.workloads.dynamics import Dynamics, derive_task_loads, mean_ceiling, shard_of_keys
+
+ROW_S: Final = 1e-3
+SOURCES: Final = {
+    "zipf-05": Dynamics(zipf=0.5),
+    "zipf-08": Dynamics(zipf=0.8),
+    "hot-keys": Dynamics(hot_keys=40),
+}
+OMEGAS: Final = (0, 2, 16)
+POLICIES: Final = {
+    "static": "static",
+    "elastic": "elasticutor",
+    "resource_centric": "resource-centric",
+    "naive_ec": "naive-ec",
+}
+"""Name in figures -> policy. Static goes first: its rate says how fast the machine is, and so when to shuffle."""
+EPOCH_S: Final = 0.4
+EVERY_S: Final = 0.5
+"""Time between two turns of the control loop."""
+SLA_S: Final = 0.2
+EXCHANGE_CORES: Final = 16
+SATURATED: Final = Guards(
+    cool_down_s=1.0, hysteresis_s=0.0, max_actions_per_minute=60, payback_s=math.inf, worse_ratio=math.inf
+)
+"""Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
+blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much of everything a run does."""
+
+    cores: int
+    warm_s: float
+    seconds: float
+    latency_s: float
+
+    @staticmethod
+    def of(quick: bool) -> Effort:
+        return Effort(8, 12.0, 45.0, 60.0) if quick else Effort(16, 30.0, 300.0, 180.0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run at one policy came to."""
+
+    sightings: tuple[Sighting, ...]
+    task_of: Any
+    mean_ms: float
+    epoch_s: float
+    longest_task_s: float
+    waiting_rows: int
+    actions: int
+    moved_bytes: int
+    real_cores: float
+
+    @property
+    def seconds(self) -> float:
+        return self.sightings[-1].at_s - self.sightings[0].at_s
+
+
+@contextmanager
+def under(policy: str, rows: Dynamics, cores: int, rate: Any = None) -> Iterator[Any]:
+    """A query of the operator on so many cores under a policy; by default its source gives as much as is taken."""
+    offered = emulated.UNBOUNDED_PER_S if rate is None else rate
+    work = Calculate(ROW_S, emulated.key_bytes_for(32 << 10))
+    stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores)
+    options: dict[str, object] = {"maxEpochSeconds": EPOCH_S}
+    if rate is None:
+        # What waits is bounded to about a second of rows, and comes in small portions: the rows at work are then those of
+        # the shuffle of the moment, and rows arrive at the rate at which they are worked off.
+        possible = cores / ROW_S
+        options["maxWaitingBytes"] = int(possible * (rows.payload_bytes + 32))
+        options["maxEpochRows"] = int(possible * EPOCH_S)
+    with running(stream, **options) as query:
+        await_rows(query, NAME, 0)
+        query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
+        if rate is None:
+            query.elasticity._steering.loop.guards = SATURATED
+        yield query
+
+
+def look(query: Any, warm_s: float, seconds: float) -> Seen:
+    """Look at a query once a second, after a while that is not looked at."""
+    time.sleep(warm_s)
+    meter = CpuMeter([os.getpid()])
+    before = ask(query, _totals)
+    sightings = [Sighting(*ask(query, _sight))]
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < seconds:
+        time.sleep(min(1.0, seconds - passed + 0.01))
+        if query.exception() is not None:
+            raise query.exception()
+        sightings.append(Sighting(*ask(query, _sight)))
+    after = ask(query, _totals)
+    epochs, epochs_s, longest_s, moved = (now - was for was, now in zip(before, after, strict=True))
+    latency = query.latency(NAME, began)
+    return Seen(
+        tuple(sightings),
+        query.elasticity._actuator.current()[NAME].task_of.astype(np.int64),
+        latency.mean_ms if latency is not None else float("inf"),
+        epochs_s / max(1, epochs),
+        longest_s / max(1, epochs),
+        query.lastProgress["operators"][NAME]["waitingRows"]
+        + query.lastProgress["inputs"]["rows"]["behindRows"],
+        sum(decision.acted for decision in query.decisions()),
+        int(moved),
+        meter.read().cores,
+    )
+
+
+def _sight(engine: Any) -> tuple[float, int]:
+    return engine.now(), int(engine.runs[NAME].counts.completed.sum())
+
+
+def _totals(engine: Any) -> tuple[float, float, float, float]:
+    counts = engine.runs[NAME].counts
+    return counts.epochs, counts.epochs_s, counts.longest_task_s, engine.placing.moved_bytes[NAME]
+
+
+def measure_throughput(
+    result: BenchResult, name: str, omega: int, effort: Effort, policies: dict[str, str]
+) -> None:
+    """Run one distribution and ω under the policies; add rates, ceiling and shares of it."""
+    source, tag = SOURCES[name], f"{name.replace('-', '_')}_w{omega}"
+    shard_of = shard_of_keys(source.keys, SHARDS)
+    dealt = np.arange(SHARDS) % effort.cores
+    possible = effort.cores / ROW_S
+    expected = {"static": possible / mean_ceiling(source, range(10), shard_of, dealt)}
+    speed = 1.0
+    static: Throughput | None = None
+    for policy, registered in policies.items():
+        rows = source.shuffling(omega, speed * expected.get(policy, possible))
+        with under(registered, rows, effort.cores) as query:
+            seen = look(query, effort.warm_s, effort.seconds)
+            said = [str(one) for one in query.decisions() if one.acted][-3:]
+        found = derive_throughput(seen.sightings, rows)
+        _add_throughput(result, f"{tag}_{policy}", found, seen, said)
+        if policy == "static":
+            static, speed = found, found.rate_per_s / expected["static"]
+            ceiling = mean_ceiling(rows, found.shuffles, shard_of, seen.task_of)
+            result.add_figures(**{f"{tag}_ceiling": ceiling})
+        elif static is not None:
+            ratio = found.rate_per_s / static.rate_per_s
+            result.add_figures(
+                **{
+                    f"{tag}_{policy}_vs_static": ratio,
+                    f"{tag}_{policy}_share_of_ceiling": ratio / ceiling,
+                }
+            )
+
+
+def _add_throughput(result: BenchResult, tag: str, found: Throughput, seen: Seen, said: list[str]) -> None:
+    result.add_figures(
+        **{
+            f"{tag}_per_s": found.rate_per_s,
+            f"{tag}_shuffles_per_minute": found.shuffles_per_minute,
+            f"{tag}_epoch_ms": 1e3 * seen.epoch_s,
+            f"{tag}_longest_task_ms": 1e3 * seen.longest_task_s,
+            f"{tag}_actions": seen.actions,
+            f"{tag}_moved_mb_per_s": seen.moved_bytes / 1e6 / seen.seconds,
+            f"{tag}_real_cores": seen.real_cores,
+        }
+    )
+    result.add_figures(**{f"{tag}_last_actions": " | ".join(said)})
+    if found.dips_s:
+        result.add_figures(**{f"{tag}_dip_s": float(np.median(found.dips_s))})
+    result.figures[f"{tag}_by_second"] = [round(rate) for rate in found.by_second]
+    result.write()
+
+
+def measure_latency(result: BenchResult, name: str, effort: Effort) -> None:
+    """Mean latency at 0.8 of what static takes, under each policy; static's backlog at 0.9 of what elastic takes."""
+    source, tag = SOURCES[name], name.replace("-", "_")
+    shard_of = shard_of_keys(source.keys, SHARDS)
+    capacity = {policy: _capacity(result, name, policy, effort) for policy in ("static", "elastic")}
+    rate = 0.8 * capacity["static"]
+    rows = source.shuffling(2, rate)
+    means: dict[str, float] = {}
+    for policy, registered in POLICIES.items():
+        with under(registered, rows, effort.cores, rate) as query:
+            seen = look(query, effort.warm_s, effort.latency_s)
+        loads = derive_task_loads(
+            rows.by_key(rows.shuffle_at(seen.sightings[-1].rows)), shard_of, seen.task_of
+        )
+        means[policy] = seen.mean_ms
+        result.add_figures(
+            **{
+                f"{tag}_{policy}_at_08_mean_ms": seen.mean_ms,
+                f"{tag}_{policy}_at_08_model_ms": predict_latency_ms(
+                    seen.epoch_s, seen.longest_task_s, rate * ROW_S * float(loads.max())
+                ),
+                f"{tag}_{policy}_at_08_epoch_ms": 1e3 * seen.epoch_s,
+            }
+        )
+    result.add_figures(**{f"{tag}_latency_rate_per_s": rate})
+    for policy in ("static", "resource_centric"):
+        result.add_ratio(f"{policy}_vs_elastic_latency_{tag}", [means[policy]], [means["elastic"]])
+    fast = 0.9 * capacity["elastic"]
+    with under(POLICIES["static"], source.shuffling(2, fast), effort.cores, fast) as query:
+        first = look(query, effort.warm_s, 1.0)
+        seen = look(query, 0.0, effort.latency_s)
+    grown = (seen.waiting_rows - first.waiting_rows) / seen.seconds * 60
+    result.add_figures(**{f"{tag}_static_at_09_of_elastic_backlog_rows_per_minute": grown})
+
+
+def _capacity(result: BenchResult, name: str, policy: str, effort: Effort) -> float:
+    """Return what a policy let through at ω = 2, measured now if it was not before."""
+    figure = f"{name.replace('-', '_')}_w2_{policy}_per_s"
+    if not result.figures.get(figure):
+        measure_throughput(
+            result, name, 2, effort, {one: POLICIES[one] for one in dict.fromkeys(("static", policy))}
+        )
+    return float(result.figures[figure])
+
+
+def idle(result: BenchResult, effort: Effort) -> None:
+    """What each policy costs a query that has nothing to do, in real cores of all processes."""
+    for policy, registered in POLICIES.items():
+        with under(registered, SOURCES["zipf-05"], effort.cores, [(1.0, 100.0), (0.0, 0.0)]) as query:
+            time.sleep(4.0)
+            meter = CpuMeter([os.getpid()])
+            time.sleep(6.0)
+            result.add_figures(
+                **{
+                    f"{policy}_idle_cores": meter.read().cores,
+                    f"{policy}_turn_ms": 1e3 * _turn_s(query),
+                }
+            )
+
+
+def exchange(result: BenchResult, effort: Effort) -> None:
+    """The exchange under each policy, on nodes of its own."""
+    from pyspark.sql import SparkSession
+
+    left = SparkSession.getActiveSession()
+    if left is not None:
+        left.stop()
+    with exchange_cluster(EXCHANGE_CORES):
+        measure_exchange(result, POLICIES, SATURATED, EXCHANGE_CORES, effort.warm_s, effort.seconds)
+
+
+def _turn_s(query: Any) -> float:
+    """Return what one more turn of the control loop takes."""
+    elasticity = query.elasticity
+    began = time.perf_counter()
+    sample = elasticity._take()
+    if sample is not None and elasticity._steering is not None:
+        elasticity._steering.loop.policy.propose(
+            elasticity._steering.loop.measurer.measure(sample, 1.0),
+            SLA(SLA_S),
+            elasticity._steering.loop.limits,
+        )
+    return time.perf_counter() - began
+
+
+def summarise(result: BenchResult) -> None:
+    """Add the ratios that have targets, from the parts that have been run, and the ceiling of the hot keys."""
+    figures = result.figures
+    for omega in (2, 16):
+        shares = [figures.get(f"{name}_w{omega}_elastic_share_of_ceiling") for name in ("zipf_05", "zipf_08")]
+        share = derive_share_of_ceiling(shares)
+        if share is not None:
+            result.ratios[f"share_of_ceiling_w{omega}"] = round(share, 4)
+    hot = [figures.get(f"hot_keys_w{omega}_elastic_share_of_ceiling") for omega in OMEGAS]
+    share = derive_share_of_ceiling(hot)
+    if share is not None:
+        result.ratios["share_of_ceiling_hot_keys"] = round(share, 4)
+    ceilings = [one for omega in (16, 2, 0) if (one := figures.get(f"hot_keys_w{omega}_ceiling")) is not None]
+    if ceilings:
+        result.add_figures(ceiling=ceilings[0])
+
+
+def parts_of(quick: bool) -> dict[str, Part]:
+    """Return the parts with what each owes."""
+    effort = Effort.of(quick)
+    parts = {
+        f"{name}-w{omega}": _throughput_part(name, omega, effort) for name in SOURCES for omega in OMEGAS
+    }
+    parts |= {f"latency-{name}": _latency_part(name, effort) for name in SOURCES}
+    idles = tuple(f"{policy}_idle_cores" for policy in POLICIES)
+    rates = tuple(f"exchange_{policy}_per_s" for policy in POLICIES)
+    return parts | {
+        "idle": Part(lambda result: idle(result, effort), (), idles),
+        "exchange": Part(lambda result: exchange(result, effort), (), rates),
+    }
+
+
+def _throughput_part(name: str, omega: int, effort: Effort) -> Part:
+    def run_it(result: BenchResult) -> None:
+        measure_throughput(result, name, omega, effort, POLICIES)
+        summarise(result)
+
+    ratios = () if omega == 0 else (f"share_of_ceiling_w{omega}",)
+    owed = (f"{name.replace('-', '_')}_w{omega}_ceiling",)
+    if name == "hot-keys":
+        return Part(run_it, ("share_of_ceiling_hot_keys",), (*owed, "ceiling"))
+    return Part(run_it, ratios, owed)
+
+
+def _latency_part(name: str, effort: Effort) -> Part:
+    tag = name.replace("-", "_")
+    ratios = tuple(f"{policy}_vs_elastic_latency_{tag}" for policy in ("static", "resource_centric"))
+    return Part(lambda result: measure_latency(result, name, effort), ratios)
+
+
+def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
+    """Run the parts asked for (all when none is named); return the names that are missing at the end.
+
+    Raises:
+        UnknownPart: a part is asked for that does not exist.
+    """
+    parts = parts_of(quick)
+    chosen = choose(parts, only)
+    cores = Effort.of(quick).cores
+    result.emulated.append(f"{emulated.EMULATION}: {cores} of them")
+    if chosen != ["exchange"]:
+        penstock.session("penstock-bench-dynamics", cores=cores)
+    return run_parts(result, parts, only, quick)

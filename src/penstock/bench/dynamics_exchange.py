@@ -1,0 +1,163 @@
+"""The exchange under each policy (Elasticutor 5.4, figure 16 and table 2): one transactor, six operators of statistics and
+five of events, on three nodes, with emulated service times and stocks whose popularity is shuffled.
+
+What a node reads of another and what state moves between them is counted by the engine; here it is only divided by time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+import penstock
+from penstock.bench import emulated
+from penstock.bench.changing import ask
+from penstock.bench.emulated import serve
+from penstock.bench.ours import await_rows, running
+from penstock.bench.result import BenchResult
+from penstock.control.plan.guards import Guards
+from penstock.spark.localcluster import LocalCluster
+from penstock.spark.starting import RESERVE
+from penstock.topology.sla import SLA
+from penstock.workloads.exchange_matching import REPORT_DDL, match
+from penstock.workloads.exchange_orders import ORDER_DDL, ORDER_SCHEMA, STOCKS, orders
+
+NODES: Final = 3
+TRANSACTOR: Final = "transactor"
+ANALYTICS: Final = tuple([f"statistics{n}" for n in range(6)] + [f"events{n}" for n in range(5)])
+ORDER_S: Final = 1e-3
+REPORT_S: Final = 1e-4
+SHARDS: Final = 64
+SLA_S: Final = 0.5
+EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class ShuffledOrders:
+    """The orders of the exchange, their stocks renamed by another permutation every so many orders; 0: never."""
+
+    orders_per_shuffle: int = 0
+    seed: int = 0
+
+    def __call__(self, offset: int, count: int) -> pa.RecordBatch:
+        made = orders(offset, count)
+        if not self.orders_per_shuffle:
+            return made
+        number = np.arange(offset, offset + count) // self.orders_per_shuffle
+        stock = made.column("stock").to_numpy().copy()
+        for shuffle in np.unique(number).tolist():
+            names = np.random.default_rng((self.seed, shuffle)).permutation(STOCKS).astype(np.int32)
+            mine = number == shuffle
+            stock[mine] = names[stock[mine]]
+        at = ORDER_SCHEMA.get_field_index("stock")
+        return made.set_column(at, ORDER_SCHEMA.field("stock"), pa.array(stock, pa.int32()))
+
+
+def transact(key: Any, rows: Any, state: Any) -> Any:
+    """Match orders, and be as busy as emulated."""
+    serve(ORDER_S * len(rows))
+    return match(key, rows, state)
+
+
+def analyse(key: Any, rows: Any, state: Any) -> Any:
+    """Keep a moving average of the price, and be as busy as emulated."""
+    serve(REPORT_S * len(rows))
+    mean = state.mean.get()
+    for row in rows:
+        if row.price is not None:
+            mean = float(row.price) if mean is None else mean + 0.1 * (row.price - mean)
+    if mean is None:
+        return []
+    state.mean.update(mean)
+    return [(key.stock, mean)]
+
+
+def topology(source: ShuffledOrders, rate: float, cores: int) -> penstock.Stream:
+    """Declare the exchange: each operator of the analysis has one core, and the transactor the others."""
+    placed = penstock.generate(source, schema=ORDER_DDL, rate=rate, name="orders")
+    reports = placed.groupBy("stock").apply_rows(
+        transact,
+        schema=REPORT_DDL,
+        state={
+            "orders": penstock.MapState("long", "struct<buy:boolean,price:int,volume:int,account:int>"),
+            "balances": penstock.MapState("int", "struct<cash:long,shares:long>"),
+            "last_price": penstock.ValueState("int"),
+        },
+        name=TRANSACTOR,
+        shards=SHARDS,
+        cores=max(1, cores - len(ANALYTICS)),
+    )
+    analysed = [
+        reports.groupBy("stock").apply_rows(
+            analyse,
+            schema="stock int, mean double",
+            state={"mean": penstock.ValueState("double")},
+            name=name,
+            shards=SHARDS,
+            cores=1,
+        )
+        for name in ANALYTICS
+    ]
+    return reduce(lambda one, other: one.union(other), analysed)
+
+
+@contextmanager
+def exchange_cluster(cores: int) -> Iterator[None]:
+    """Three nodes with room for so many cores, the source and the reserve."""
+    slots = -(-(cores + 1 + RESERVE) // NODES)
+    with LocalCluster(workers=NODES, cores=slots, memory="1g") as cluster:
+        spark = cluster.session("penstock-bench-exchange", {"spark.locality.wait": "1s"})
+        try:
+            yield
+        finally:
+            spark.stop()
+
+
+def measure_exchange(
+    result: BenchResult, policies: dict[str, str], guards: Guards, cores: int, warm_s: float, seconds: float
+) -> None:
+    """Run the exchange under each policy and add rate, latency, and bytes moved and read remotely in a second.
+
+    Static keeps the cores that the topology declares: its own even share would starve the transactor.
+    """
+    # The transactor's share of the cores is what limits it; shuffles come about twice a minute at that rate.
+    possible = (cores - len(ANALYTICS)) / ORDER_S
+    source = ShuffledOrders(round(30 * possible))
+    for policy, registered in policies.items():
+        stream = topology(source, emulated.UNBOUNDED_PER_S, cores)
+        with running(stream, maxEpochSeconds=0.4, maxWaitingBytes=8 << 20) as query:
+            await_rows(query, TRANSACTOR, 0)
+            if policy != "static":
+                query.elasticity.hold(SLA(SLA_S), registered, EVERY_S)
+                query.elasticity._steering.loop.guards = guards
+            time.sleep(warm_s)
+            began, before = time.monotonic(), ask(query, _totals)
+            time.sleep(seconds)
+            passed, after = time.monotonic() - began, ask(query, _totals)
+            rows, moved, remote = (now - was for was, now in zip(before, after, strict=True))
+            latency = query.latency(ANALYTICS[0], began)
+            result.add_figures(
+                **{
+                    f"exchange_{policy}_per_s": rows / passed,
+                    f"exchange_{policy}_mean_ms": latency.mean_ms if latency is not None else float("inf"),
+                    f"exchange_{policy}_moved_mb_per_s": moved / 1e6 / passed,
+                    f"exchange_{policy}_remote_mb_per_s": remote / 1e6 / passed,
+                    f"exchange_{policy}_actions": sum(one.acted for one in query.decisions()),
+                }
+            )
+
+
+def _totals(engine: Any) -> tuple[int, int, int]:
+    runs = [run for run in engine.runs.values() if run.spec.kind == "operator"]
+    return (
+        int(engine.runs[TRANSACTOR].counts.completed.sum()),
+        sum(engine.placing.moved_bytes[run.spec.name] for run in runs),
+        sum(run.counts.remote_bytes for run in runs),
+    )

@@ -1,0 +1,96 @@
+"""`penstock plan`: how many cores and nodes a latency bound takes, from stated rates or from those of a running query."""
+
+from __future__ import annotations
+
+import json as json_format
+import time
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.output import answer, one_line_errors
+from penstock.control.plan.capacity import Capacity, OperatorRate, plan_capacity
+from penstock.control.sla import SLA
+from penstock.dataplane.disk import PosixDisk, check_scheme
+from penstock.dataplane.requests import Request, ask
+from penstock.errors import DeclarationError
+
+
+def run_plan(
+    checkpoint: str | None,
+    stated: list[str],
+    sla: SLA,
+    cores_per_node: int,
+    timeout_s: float,
+    json: str | None,
+) -> None:
+    """Print what the bound takes at the load there is, at one and a half times and at ten times that."""
+    with one_line_errors():
+        if (checkpoint is None) == (not stated):
+            raise DeclarationError(
+                "penstock plan takes either a checkpoint that a query runs on, or --operator NAME:RATE:SERVICE for each."
+            )
+        if checkpoint is not None:
+            operators, confidence = _measured(checkpoint, timeout_s)
+        else:
+            operators, confidence = (
+                [read_operator(one) for one in stated],
+                "rates as stated; nothing was measured",
+            )
+        found = plan_capacity(operators, sla, cores_per_node)
+        payload = {
+            "sla": str(sla),
+            "confidence": confidence,
+            "operators": [asdict(one) for one in operators],
+            "capacity": [{**asdict(one), "total": one.total} for one in found],
+        }
+        answer(payload, json, lambda console: _show(console, operators, found, sla, confidence))
+
+
+def read_operator(text: str) -> OperatorRate:
+    """Read NAME:RATE:SERVICE[:VISITS], rows a second that arrive and that one core serves.
+
+    Raises:
+        DeclarationError: it is not of that form.
+    """
+    parts = text.split(":")
+    try:
+        name, numbers = parts[0], [float(part) for part in parts[1:]]
+        if not name or not 2 <= len(numbers) <= 3 or min(numbers) < 0 or numbers[1] <= 0:
+            raise ValueError
+    except ValueError:
+        raise DeclarationError(
+            f"--operator {text!r}: give NAME:RATE:SERVICE, rows a second that arrive and that one core serves, such as "
+            "match:5000:800; a fourth number says how many of its rows an input row makes."
+        ) from None
+    return OperatorRate(name, numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else 1.0)
+
+
+def _measured(checkpoint: str, timeout_s: float) -> tuple[list[OperatorRate], str]:
+    found = ask(PosixDisk(), check_scheme(checkpoint), Request("rates", time.time()), timeout_s)
+    if not found.ok:
+        raise DeclarationError(found.text)
+    return [OperatorRate(**json_format.loads(line)) for line in found.lines], found.text
+
+
+def _show(
+    console: Console, operators: list[OperatorRate], found: list[Capacity], sla: SLA, confidence: str
+) -> None:
+    table = Table(title=f"For a {sla}")
+    table.add_column("load")
+    for one in operators:
+        table.add_column(
+            f"{one.name}\n{one.rate_per_s:,.0f}/s, {one.service_per_s:,.0f}/s a core", justify="right"
+        )
+    for name in ("cores", "nodes", "predicted"):
+        table.add_column(name, justify="right")
+    for row in found:
+        if row.problem and not row.cores:
+            table.add_row(f"{row.factor:g}x", *["" for _ in operators], "", "", row.problem)
+            continue
+        cores = [str(row.cores[one.name]) for one in operators]
+        told = f"{row.predicted_s * 1e3:,.1f} ms" + (f"; {row.problem}" if row.problem else "")
+        table.add_row(f"{row.factor:g}x", *cores, str(row.total), str(row.nodes), told)
+    console.print(table)
+    console.print(confidence, markup=False)

@@ -1,0 +1,214 @@
+"""What a running query's office thread does, turn after turn: ask Spark for leases, watch their jobs, say how many there
+may be, beat in the checkpoint, plan clean-up, and notice that a bounded query is through.
+
+Talks to the engine on the hub's thread only. Ends with the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.dataplane import recordlog
+from penstock.dataplane.draining import DrainMark
+from penstock.dataplane.errands import data_files
+from penstock.dataplane.recordlog import Heartbeat
+from penstock.errors import PenstockError, SessionError, StorageError
+from penstock.spark.hub import HubOver
+from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, describe_lease
+from penstock.spark.session import is_alive
+from penstock.spark.slots import nodes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.shell import SparkShell
+
+OFFICE_INTERVAL_S = 0.25
+CLEANUP_INTERVAL_S = 5.0
+MAX_LEASE_FAILURES = 12
+MAX_CHORE_FAILURES = 5
+"""Heartbeats or listings that may fail in a row."""
+
+MENTION_S = 30.0
+"""Time after which an epoch in work is mentioned in the log, once."""
+_log = logging.getLogger("penstock")
+
+
+class Chores:
+    """The office thread of one query."""
+
+    def __init__(self, shell: SparkShell, spark: SparkSession, office: LeaseOffice, reserve: int) -> None:
+        self._shell = shell
+        self._spark = spark
+        self._office = office
+        self._reserve = reserve
+        self.had_leases = False
+        self.lease_failures = 0
+        """Leases in a row that ended before they could work."""
+        self._due = threading.Event()
+        self._end_mark: DrainMark | None = None
+        self._slots = 0
+        self._chore_failures = 0
+        self._mentioned: dict[str, int] = {}
+        self._cleaned_at = 0.0
+        self._beaten_at = 0.0
+
+    def wake(self) -> None:
+        """Take the next turn now. Any thread."""
+        self._due.set()
+
+    def run(self) -> None:
+        while not self._shell.over:
+            try:
+                self._turn()
+            except HubOver:
+                return
+            except PenstockError:
+                raise
+            except Exception as error:
+                if self._shell.over:
+                    return
+                if is_alive(self._spark):
+                    raise
+                raise SessionError(
+                    "the SparkSession was stopped while the query ran; everything committed is in the checkpoint, so "
+                    "open a session, such as penstock.session(), and start the query again."
+                ) from error
+            self._due.wait(OFFICE_INTERVAL_S if self._office.asked else 0.02)
+            self._due.clear()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        for over in self._office.ended():
+            self._shell.hub.forget(over.name)
+            self._shell.hub.post(lambda over=over: self._job_ended(over))  # type: ignore[misc]
+        for name in self._office.lingering():
+            self._office.cancel(name)
+        self._drop_overdue()
+        self._ask_for_leases()
+        if now - self._beaten_at > self._shell.settings.heartbeat_s:
+            self._beaten_at = now
+            self._shell.log.log.check_claim()
+            self._tolerantly(self._beat)
+            self._check_capacity()
+            self._mention_slow_epochs()
+        if (
+            self._shell.sources_ended is not None
+            and self._shell.sources_ended()
+            and self._shell.hub.ask(self._went_through)
+        ):
+            self._shell.finish(None)
+            return
+        if now - self._cleaned_at > CLEANUP_INTERVAL_S and not self._shell.settings.retain_all:
+            self._cleaned_at = now
+            self._tolerantly(self._list_for_cleanup)
+
+    def _went_through(self) -> bool:
+        """Whether all rows of sources that have ended are through every sink."""
+        if self._end_mark is None:
+            self._end_mark = self._shell.engine.mark()
+        if not self._shell.engine.passed_mark(self._end_mark):
+            return False
+        self._end_mark = None  # what timers have put out since is not in front of it
+        return self._shell.engine.drained()
+
+    def _mention_slow_epochs(self) -> None:
+        for stage, (epoch, seconds) in self._shell.hub.ask(self._shell.engine.slow_epochs).items():
+            if seconds > MENTION_S and self._mentioned.get(stage) != epoch:
+                self._mentioned[stage] = epoch
+                _log.warning(
+                    "'%s' has been at epoch %d for %.0f s; does its function return?", stage, epoch, seconds
+                )
+
+    def _beat(self) -> None:
+        recordlog.write_heartbeat(
+            self._shell.disk, self._shell.opened.checkpoint, Heartbeat(self._shell.opened.claim, time.time())
+        )
+
+    def _tolerantly(self, chore: Callable[[], None]) -> None:
+        """Run a chore on which no promise hangs; a disk that fails it now and then must not end the query."""
+        try:
+            chore()
+            self._chore_failures = 0
+        except StorageError:
+            self._chore_failures += 1
+            if self._chore_failures >= MAX_CHORE_FAILURES:
+                raise
+
+    def _drop_overdue(self) -> None:
+        """Cancel leases that Spark did not start in time; without any lease so far, say why nothing happens."""
+        for name in self._office.overdue():
+            self._shell.hub.forget(name)
+            self._office.cancel(name)
+            if not self.had_leases:
+                raise SessionError(
+                    f"Spark did not start a lease within {CONNECT_TIMEOUT_S:.0f} s: its slots are taken by other jobs, or "
+                    "its executors cannot reach the driver; free at least two slots, or use penstock.session()."
+                )
+            _log.warning(
+                "Spark did not start another lease within %.0f s: other jobs hold its slots; the %d leases there are "
+                "serve all tasks until it does.", CONNECT_TIMEOUT_S, len(self._office.asked),
+            )  # fmt: skip
+            self._shell.hub.post(lambda: self._shell.engine.set_capacity(len(self._shell.engine.leases)))
+
+    def _ask_for_leases(self) -> None:
+        if self._shell.hub.ask(self._shell.engine.wanted_leases) <= len(self._office.asked):
+            return
+        self._check_capacity()
+        missing = self._shell.hub.ask(self._shell.engine.wanted_leases) - len(self._office.asked)
+        offers = [self._office.prepare() for _ in range(min(missing, self._office.room(self._reserve)))]
+        if not offers:
+            return
+        awaited, asked = self._office.awaited(), [offer.lease for offer in offers]
+        serves = self._shell.hub.ask(lambda: self._shell.engine.foresee_leases(awaited, asked))
+        tasks_of = {name: len(run.slots) for name, run in self._shell.engine.runs.items()}
+        for offer in offers:
+            self._shell.hub.expect(offer.lease, offer.token)
+            served = serves[offer.lease]
+            wanted = next((slot.node for slot in served if slot.node is not None), None)
+            self._office.submit(
+                offer, describe_lease(served, tasks_of), wanted, self._shell.engine.placing.avoid
+            )
+
+    def _check_capacity(self) -> None:
+        slots, held = self._office.slots(), len(self._office.asked)
+        known = nodes(self._spark)
+        avoided = sum(node.cores for node in known if node.executor_id in self._shell.engine.placing.avoid)
+        capacity = self._office.capacity(self._reserve) - avoided
+        # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
+        # other queries take of the slots costs this one no lease that it has.
+        surplus = held - capacity if slots < self._slots else 0
+        capacity = capacity if slots < self._slots else max(capacity, held)
+        self._slots = slots
+        names = [node.executor_id for node in known]
+        self._shell.hub.post(lambda: self._set_capacity(capacity, surplus, names))
+
+    def _set_capacity(self, capacity: int, surplus: int, names: Sequence[str]) -> None:
+        self._shell.engine.set_nodes(names)
+        self._shell.engine.set_capacity(capacity)
+        for lease in list(self._shell.engine.leases)[1:][: max(0, surplus)]:
+            self._shell.drop_lease(lease, "its slot is needed")
+            self._shell.engine.on_lease_down(lease, "its slot is needed")
+
+    def _job_ended(self, over: JobOver) -> None:
+        if over.name in self._shell.engine.leases:
+            self._shell.hub.drop(over.name)
+            self._shell.engine.on_lease_down(over.name, over.reason)
+        if over.served:
+            return
+        self.lease_failures += 1
+        if self.lease_failures >= MAX_LEASE_FAILURES and not self._shell.engine.stopping:
+            self._shell.engine.fail(
+                SessionError(
+                    f"{self.lease_failures} leases in a row ended before they could work; the last one: {over.reason}"
+                )
+            )
+
+    def _list_for_cleanup(self) -> None:
+        names = data_files(self._shell.disk, self._shell.opened.checkpoint)
+        writers = list(self._shell.writers)
+        self._shell.hub.post(lambda: self._shell.engine.on_files(names, writers))

@@ -1,0 +1,99 @@
+"""Arithmetic and parts of `bench dynamics`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from penstock.bench import dynamics
+from penstock.bench.dynamics_exchange import ShuffledOrders
+from penstock.bench.dynamics_figures import (
+    Sighting,
+    derive_share_of_ceiling,
+    derive_throughput,
+    predict_latency_ms,
+)
+from penstock.bench.result import BenchResult, UnknownPart
+from penstock.workloads.dynamics import Dynamics
+from penstock.workloads.exchange_orders import STOCKS, orders
+
+ROWS = Dynamics(rows_per_shuffle=10_000)
+
+
+def sightings(rates: list[int]) -> list[Sighting]:
+    found = [Sighting(0.0, 0)]
+    for at, rate in enumerate(rates):
+        found.append(Sighting(at + 1.0, found[-1].rows + rate))
+    return found
+
+
+def test_every_name_that_is_owed_has_a_part() -> None:
+    ratios = {name for part in dynamics.parts_of(quick=True).values() for name in part.ratios}
+    assert ratios >= {
+        "share_of_ceiling_w2",
+        "share_of_ceiling_w16",
+        "share_of_ceiling_hot_keys",
+        "static_vs_elastic_latency_hot_keys",
+        "resource_centric_vs_elastic_latency_hot_keys",
+    }
+    assert "ceiling" in dynamics.parts_of(quick=True)["hot-keys-w16"].figures
+
+
+def test_a_part_that_does_not_exist_is_refused_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("penstock.session")
+    with pytest.raises(UnknownPart, match="no part zipf-5"):
+        dynamics.run(BenchResult("dynamics", {}), True, ["zipf-5"])
+
+
+def test_rate_shuffles_and_seconds_are_read_off_the_sightings() -> None:
+    found = derive_throughput(sightings([1_000] * 60), ROWS)
+    assert found.rate_per_s == 1_000
+    assert found.shuffles == range(6)
+    assert found.shuffles_per_minute == 5
+    assert set(found.by_second) == {1_000}
+
+
+def test_a_dip_lasts_until_the_rate_is_back() -> None:
+    rates = [1_000] * 10 + [300, 300, 300] + [1_000] * 20
+    found = derive_throughput(sightings(rates), ROWS)
+    assert found.dips_s[0] == pytest.approx(3.0)
+    steady = derive_throughput(sightings([1_000] * 25), ROWS)
+    assert steady.dips_s == (0.0, 0.0)
+
+
+def test_the_share_of_the_ceiling_is_the_least_that_was_measured() -> None:
+    assert derive_share_of_ceiling([None, 0.95, 0.91]) == 0.91
+    assert derive_share_of_ceiling([None]) is None
+
+
+def test_the_model_predicts_by_overhead_and_the_largest_load() -> None:
+    assert predict_latency_ms(0.1, 0.08, 0.8) == pytest.approx(1.5 * 100.0)
+    assert predict_latency_ms(0.1, 0.08, 1.0) == math.inf
+
+
+def test_ratios_with_targets_come_from_the_parts_that_were_run() -> None:
+    result = BenchResult("dynamics", {})
+    result.figures |= {
+        "zipf_05_w2_elastic_share_of_ceiling": 0.97,
+        "zipf_08_w2_elastic_share_of_ceiling": 0.93,
+        "hot_keys_w16_elastic_share_of_ceiling": 0.9,
+        "hot_keys_w16_ceiling": 2.1,
+    }
+    dynamics.summarise(result)
+    assert result.ratios == {"share_of_ceiling_w2": 0.93, "share_of_ceiling_hot_keys": 0.9}
+    assert result.figures["ceiling"] == 2.1
+
+
+def test_orders_keep_all_but_the_name_of_their_stock_when_popularity_is_shuffled() -> None:
+    each = 2 * STOCKS
+    source = ShuffledOrders(each)
+    plain, shuffled = orders(0, 2 * each), source(0, 2 * each)
+    assert shuffled.drop_columns(["stock"]) == plain.drop_columns(["stock"])
+    before, after = plain.column("stock").to_numpy(), shuffled.column("stock").to_numpy()
+    maps = [dict(zip(before[at : at + each], after[at : at + each], strict=True)) for at in (0, each)]
+    assert len(maps[0]) == len(set(maps[0].values())) > STOCKS / 2
+    assert sum(maps[0][one] == maps[1].get(one) for one in maps[0]) < STOCKS / 10
+    assert source(each - 5, 10) == shuffled.slice(each - 5, 10)

@@ -1,0 +1,42 @@
+"""Parts of `bench rescale`, and how long a change held rows up."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.bench import rescale
+from penstock.bench.changing import Change, longest_gap_s
+from penstock.bench.result import BenchResult, UnknownPart
+from penstock.control.apply.actuator import Outcome
+from penstock.dataplane.placement import ShardMove
+
+
+def move(released_at: float, ready_at: float) -> ShardMove:
+    return ShardMove("calculate", 3, "0", "1", 32_768, 1.0, released_at, ready_at)
+
+
+def test_every_name_that_is_owed_has_a_part() -> None:
+    parts = rescale.parts_of(quick=True).values()
+    figures = {name for part in parts for name in part.figures}
+    assert {"intra_node_ms", "inter_node_32kb_ms", "inter_node_32mb_ms"} <= figures
+    assert {name for part in parts for name in part.ratios} == {"plain_spark_vs_ours_rescale"}
+
+
+def test_a_part_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(UnknownPart, match="no part beside; there is inside, between"):
+        rescale.run(BenchResult("rescale", {}), True, ["beside"])
+
+
+def test_rows_are_held_up_by_the_longest_gap_or_the_slowest_shard() -> None:
+    assert longest_gap_s([1.0, 1.5, 3.0, 3.1]) == 1.5
+    assert longest_gap_s([1.0]) == 0.0
+    assert Change(Outcome(True), (move(2.0, 2.25),), gap_s=0.1).held_up_s == 0.25
+    assert Change(Outcome(True), (move(2.0, 2.25),), gap_s=0.5).held_up_s == 0.5
+
+
+def test_a_move_is_added_as_hold_up_and_wait_apart() -> None:
+    result = BenchResult("rescale", {})
+    rescale.add_moves(result, "inter_node_32kb", [Change(Outcome(True), (move(1.5, 1.75),), 0.1)])
+    assert result.figures["inter_node_32kb_ms"] == 250.0
+    assert result.figures["inter_node_32kb_wait_ms"] == 500.0
+    assert result.figures["inter_node_32kb_commit_gap_ms"] == 100.0
