@@ -64,6 +64,8 @@ class Bench:
         self.result, self.plan = result, plan
         beside = None if result.path is None else result.path.with_suffix(".runs.jsonl")
         self.runs = Runs(beside)
+        self.recalls = False
+        """Whether only what is done already is looked at."""
         self.figures: dict[str, Any] = {
             "seconds": plan.seconds,
             "paper": PAPER,
@@ -78,9 +80,10 @@ class Bench:
         """Return a policy's runs, carried out now where they are not done."""
         wanted = [Run(policy, seed, self.plan.seconds, latency_s, window_s) for seed in seeds]
         for one in wanted:
-            if self.runs.get(one) is None:
+            if self.runs.get(one) is None and not self.recalls:
                 self._carry_out(one)
-        return self.runs.find(wanted)
+        found = self.runs.find(wanted)
+        return found if len(found) == len(wanted) else []
 
     def _carry_out(self, one: Run) -> None:
         began = time.process_time()
@@ -109,8 +112,15 @@ class Bench:
     def _resolve(self, name: str, seeds: Sequence[int], latency_s: float, window_s: float) -> str:
         if name != STATIC:
             return name
-        tasks = np.mean([done.tasks for done in self.run(SWITCH, seeds, latency_s, window_s)])
-        return f"{STATIC}{math.ceil(float(tasks) - 1e-9)}"
+        tasks = [done.tasks for done in self.run(SWITCH, seeds, latency_s, window_s)]
+        return f"{STATIC}{math.ceil(float(np.mean(tasks or [1.0])) - 1e-9)}"
+
+    def recall(self, parts: Sequence[str]) -> None:
+        """Write what earlier runs of the bench have found out about these parts."""
+        self.recalls = True
+        for part in parts:
+            PARTS[part](self)
+        self.recalls = False
 
     def write(self, into: str, found: Sequence[Done]) -> None:
         """Put what came of one policy under `into`; an empty name is the table itself."""
@@ -158,6 +168,8 @@ def bound_5s(bench: Bench) -> None:
 
 def burst(bench: Bench) -> None:
     """How one opening is treated, second by second (figures 6 to 9)."""
+    if bench.recalls:
+        return
     shown = {}
     for policy in (ORACLE, SWITCH, PENSTOCK):
         done, result = simulate(Run(policy, bench.plan.seeds[0], 180.0))
@@ -200,6 +212,7 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     result.add_figures(**{f"machine_{name}": value for name, value in describe().items()}, quick=quick)
     result.emulated.append("every figure under simulated: no row was processed")
     bench = Bench(result, plan)
+    bench.recall([part for part in PARTS if part not in chosen])
     for part in chosen:
         print(f"-- {part}", file=sys.stderr, flush=True)
         PARTS[part](bench)

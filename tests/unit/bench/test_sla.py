@@ -58,6 +58,11 @@ def test_a_bench_that_was_cut_off_does_only_what_is_left(tmp_path: Path, counted
     assert sla.run(result, True, ["oracle"]) == []
     assert [one.seed for one in counted] == [2]
     assert result.figures["simulated"]["seeds"]["oracle"] == [1, 2]
+    counted.clear()
+    result = BenchResult("sla", {}, path=path)
+    sla.run(result, True, ["static"])
+    assert "oracle" in result.figures["simulated"]["success"]
+    assert {one.policy for one in counted} & {"oracle", "penstock"} == set()
 
 
 def test_a_run_of_other_code_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
