@@ -129,7 +129,8 @@ class Runs:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(dataclasses.asdict(done)) + "\n")
+                # The line's end first: what stands there may be a line that was cut off.
+                file.write("\n" + json.dumps(dataclasses.asdict(done)))
 
     def find(self, runs: Iterable[Run]) -> list[Done]:
         """Return those of some runs that are done."""
