@@ -83,9 +83,14 @@ def simulate(one: Run) -> tuple[Done, Result]:
     found = run_oracle(case) if one.policy == ORACLE else run(case, make_contender(one.policy))
     done = Done(
         one, found.success, found.mean_tasks, found.mean_s, found.p99_s, found.actions, found.moved_shards,
-        order_stream.make_order_day(one.seed).checksum(), code(),
+        _checksum(one.seed), code(),
     )  # fmt: skip
     return done, found
+
+
+@cache
+def _checksum(seed: int) -> str:
+    return order_stream.make_order_day(seed).checksum()
 
 
 @cache

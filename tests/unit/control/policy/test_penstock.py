@@ -36,10 +36,10 @@ def test_a_backlog_that_no_number_of_cores_clears_in_time_still_gets_them() -> N
     station = make_station(flat(1000), 200.0, 6)
     station.backlog = np.full(64, 200.0)
     world = World({"match": station}, limits=Limits(12))
-    world.run(PenstockPolicy(), 3)
+    policy = PenstockPolicy()
+    world.run(policy, 3)
     assert world.k("match") == 12
-    world.turn(PenstockPolicy())
-    assert "at work on what waits" in world.turn(PenstockPolicy()).action
+    assert "at work on what waits" in world.turn(policy).action
 
 
 def test_skew_is_cured_by_moving_shards_alone() -> None:
@@ -48,7 +48,9 @@ def test_skew_is_cured_by_moving_shards_alone() -> None:
     world = World({"match": station})
     world.run(PenstockPolicy(), 10)
     assert world.k("match") == 4 and len(world.plans) == 1
-    assert next(found for found in world.proposals if found.plan is not None).action.startswith("match: moved")
+    assert next(found for found in world.proposals if found.plan is not None).action.startswith(
+        "match: moved"
+    )
 
 
 def test_cores_that_are_not_needed_are_given_back() -> None:
