@@ -23,6 +23,7 @@ from penstock.testing.replay import replay
 from penstock.testing.schedule import check_schedule
 
 ROWS = 300
+MOVE_ROWS = 120
 PLANS = 8
 NEW_TASK = 9
 
@@ -87,14 +88,15 @@ def story(folder: Path, seed: int) -> None:
         live = driver.live_leases()
         if seed % 2 and live and draw.random() < 0.6:
             driver.kill(draw.choice(live))
+    driver.run_until(0.05)  # the news of the last one killed arrive
     finish(driver)
 
 
 def killed_move(folder: Path, case: MoveCase, seed: int) -> None:
     """Move a shard to a new task and kill somebody when the move is at a step."""
-    driver = driver_on(folder, seed, nodes=2 if case.far else 1)
+    driver = driver_on(folder, seed, nodes=2 if case.far else 1, rows=MOVE_ROWS)
     run = driver.engine.runs["fold"]
-    assert driver.run_until(lambda: run.chain.epoch > 8 and bool(run.ready.all()))
+    assert driver.run_until(lambda: run.chain.epoch > 4 and bool(run.ready.all()))
     shard = next(s for s in range(run.spec.shards) if run.chain.versions[s] > 0)
     old = run.slots[int(run.task_of[shard])].lease
     assert old is not None
@@ -109,17 +111,18 @@ def killed_move(folder: Path, case: MoveCase, seed: int) -> None:
     if case.victim == "driver":
         driver.crash()
         driver.restart()
-        finish(driver)
+        finish(driver, MOVE_ROWS)
         return
     victim = old if case.victim == "source" else new
     assert victim is not None
     driver.kill(victim)
-    finish(driver)
+    driver.run_until(lambda: victim not in driver.engine.leases)
+    finish(driver, MOVE_ROWS)
     assert run.task_of[shard] == NEW_TASK and run.shards.holding[shard] == Holding.HELD
 
 
 def _reached(driver: Driver, step: str, shard: int, old: str) -> Callable[[], bool]:
-    run, copies = driver.engine.runs["fold"], driver.engine.placing.copies
+    run, copies = driver.engine.runs["fold"], driver.engine.placing.copies._copies
     holding = run.shards.holding
 
     def has(lease: str | None) -> bool:

@@ -1,12 +1,13 @@
 """A topology of every shape, with windows, sessions and timers, under every fault of a run in process.
 
 One seed is one story: leases are killed, paused past their time-out, cut off and heard late; drivers crash, stop, or
-lose power; the disk fails now and then. In the end the sinks' rows equal a plain model, the committed schedule has no
+lose power; plans move tasks and shards. In the end the sinks' rows equal a plain model, the committed schedule has no
 gap, and its replay gives the same bytes and digests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +21,9 @@ import penstock
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.program import Program
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, PlanError
 from penstock.sim.inprocess import Driver
+from penstock.sim.plans import random_plan
 from penstock.sim.timing import SMALL, quick
 from penstock.testing.disk import SimDisk
 from penstock.testing.line import CheckFailure
@@ -69,7 +71,7 @@ def _tell(seed: int, folder: Path) -> None:
         rate=600.0,
         roll_bytes=20_000,
     )
-    for _ in range(rng.randint(3, 7)):
+    for _ in range(rng.randint(4, 9)):
         driver.run_until(rng.choice([0.01, 0.03, 0.08]))
         _disturb(driver, rng, machine)
     if not driver.running:
@@ -80,7 +82,10 @@ def _tell(seed: int, folder: Path) -> None:
 
 def _disturb(driver: Driver, rng: random.Random, machine: SimDisk | None) -> None:
     leases = driver.live_leases() if driver.running else []
-    match rng.choice(["kill", "pause", "cut", "crash", "stop", "capacity", "power"]):
+    match rng.choice(["kill", "pause", "cut", "crash", "stop", "capacity", "power", "plan", "plan", "plan"]):
+        case "plan" if driver.running:
+            with contextlib.suppress(PlanError):
+                driver.place(random_plan(driver.engine, rng, 4), rng.choice([0.05, 5.0]))
         case "kill" if leases:
             driver.kill(rng.choice(leases))
         case "pause" if leases:

@@ -240,7 +240,8 @@ PLANTED = (
     Planted(
         "clean-up deletes files that copies are made from",
         {ENGINE: [("self.placing.copies.files().union(", "set().union(")]},
-        **PLANS,
+        turn=12,
+        every=16,
     ),
     Planted(
         "a task ends with shards still on it",

@@ -91,7 +91,7 @@ class Placing:
         slots, nodes = self.slots(), self._nodes_of_leases()
         leases = [lease for lease in self._leases if nodes[lease] not in self.avoid]
         self._free_from_nodes(slots, leases, nodes)
-        for slot, lease in assign_tasks(slots, leases, self.wanted_leases(), nodes):
+        for slot, lease in assign_tasks(slots, leases, self._expected_leases(leases), nodes):
             slot.lease, slot.moving_to = lease, None
             if slot.node is not None and nodes[lease] != slot.node:
                 self.landed_elsewhere += 1
@@ -100,6 +100,11 @@ class Placing:
             slot.moving_to = lease
         self._leave_avoided(slots, leases, nodes)
         self._end_idle_leases()
+
+    def _expected_leases(self, leases: Sequence[str]) -> int:
+        """How many leases there will be outside the nodes that are drained: those in there go only when they are empty,
+        and until then nobody can have their place."""
+        return max(1, self.wanted_leases() - (len(self._leases) - len(leases)))
 
     def _free_from_nodes(
         self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]

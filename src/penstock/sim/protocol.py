@@ -35,7 +35,16 @@ def weather_of(seed: int) -> Weather:
         case 0:
             return Weather(0.0, 0.0, 0.0, actions=LEASE_ACTIONS, disturbances_per_s=40.0)
         case 4:
-            return Weather(0.0, 0.0, 0.0, actions=PLAN_ACTIONS, disturbances_per_s=50.0, rows=480)
+            short = seed % 16 == 12
+            return Weather(
+                0.0,
+                0.0,
+                0.0,
+                actions=PLAN_ACTIONS,
+                disturbances_per_s=50.0,
+                rows=480,
+                short_lived_files=short,
+            )
         case 1 | 5:
             actions = (*DRIVER_ACTIONS, "kill", "clean", "plan")
             return Weather(

@@ -64,6 +64,8 @@ class Weather:
     """Steps that take up to half a second, while which nothing else gets on."""
     cleanup_s: float | None = None
     """Time between two rounds of clean-up, where it is not left to the seed."""
+    short_lived_files: bool = False
+    """Small files, few epochs retained and slow copies: files die while copies are made from them."""
     disturbances_per_s: float = 25.0
     storm_s: float = 0.4
     rows: int = 240
@@ -131,6 +133,12 @@ class World:
         )
         self.delays = replace(self.delays, copy=shape.choice(((0.001, 0.03), (0.05, 0.3))))
         self.nodes = shape.choice((1, 2, 2, 3))
+        if self.weather.short_lived_files:
+            self.roll_bytes = 1_000
+            self.settings = replace(
+                self.settings, retain_epochs=3, snapshot_min_bytes=50, base_interval_s=0.05
+            )
+            self.delays = replace(self.delays, copy=(0.1, 0.4), cleanup_s=0.03)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

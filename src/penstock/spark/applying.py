@@ -136,8 +136,8 @@ class SparkActuator:
         pause = threading.Event()
         for _ in range(600):
             left = self._shell.hub.ask(lambda: [n for n in names if n in _nodes_in_use(self._shell.engine)])
-            if not left:
-                change = self._negotiator.release(names)
+            # A lease that the engine let go of, or that has not come up yet, is on its way out of the node.
+            if not left and not (change := self._negotiator.release(names)).in_use:
                 begun.problems += [change.problem] if change.problem else []
                 _log.info("%s", change)
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from penstock.spark.leases import tenants
@@ -38,6 +38,8 @@ class NodeChange:
     took_s: float
     problem: str = ""
     """Why it was not carried out, as one sentence; empty where it was."""
+    in_use: bool = False
+    """Whether that is because a lease is still there, which may change soon."""
 
     @property
     def done(self) -> bool:
@@ -166,7 +168,8 @@ class SparkNegotiator:
             wanted = max(len(staying), (self._target or 0) - len(leaving))
             problem = self.manager.refusal() or self._cannot_release(leaving, staying)
             if problem:
-                return self._change("release", wanted, before, began, problem)
+                in_use = any(map(self.tenants_of, leaving))
+                return replace(self._change("release", wanted, before, began, problem), in_use=in_use)
             if self._target is None:
                 self._ask(len(before))
             if not self.manager.kill([name for name in leaving if name in before]) and set(leaving) & set(

@@ -123,6 +123,7 @@ def test_a_node_that_still_serves_a_query_is_not_released() -> None:
     change = negotiating(manager, {"1": ["orders", "orders"]}).release(["0", "1"])
     assert not change.done and manager.calls == []
     change = negotiating(manager, {"1": ["orders", "orders"]}).release(["1"])
+    assert change.in_use
     assert change.problem == "node 1 still serves orders; drain it first"
     assert manager.calls == []
 
