@@ -15,11 +15,10 @@ from functools import cache
 from pathlib import Path
 
 import penstock
-from penstock.control.plan.guards import Guards
-from penstock.control.policy.registry import DEFAULT, make_policy
+from penstock.control.policy.registry import make_policy
 from penstock.control.sla import OPERATOR, SLA
 from penstock.sim.elastic.cases import Case, order_stream_case
-from penstock.sim.elastic.compare import NO_GUARDS, ORACLE, Contender, Result, run, run_oracle, static
+from penstock.sim.elastic.compare import ORACLE, Contender, Result, make_guards, run, run_oracle, static
 from penstock.workloads import order_stream
 
 EPSILON = 0.2
@@ -63,17 +62,12 @@ def make_case(one: Run) -> Case:
 
 
 def make_contender(policy: str) -> Contender:
-    """Return the policy that a name stands for: `NAME` has ε = 0.2, `NAME_e0.4` another one, `static_8` no policy.
-
-    Policies of the papers know no guards; the default has its own memory of what it did, so that guards need not hold
-    an action for longer than that.
-    """
+    """Return the policy that a name stands for: `NAME` has ε = 0.2, `NAME_e0.4` another one, `static_8` no policy."""
     if policy.startswith(STATIC):
         return static(int(policy.removeprefix(STATIC)))
     name, _, epsilon = policy.partition("_e")
     margin = float(epsilon) if epsilon else EPSILON
-    made = make_policy(name, margin=margin)
-    guards = Guards(hysteresis_s=getattr(made, "keep_s", 0.0)) if name == DEFAULT else NO_GUARDS
+    guards = make_guards(make_policy(name, margin=margin))
     return Contender(policy, lambda: make_policy(name, margin=margin), guards=guards)
 
 

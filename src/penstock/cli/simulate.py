@@ -11,11 +11,10 @@ from rich.console import Console
 
 from penstock.cli.output import answer, one_line_errors, plain
 from penstock.cli.simulate_view import comparison_table, write_html, write_plots
-from penstock.control.plan.guards import Guards
-from penstock.control.policy.registry import DEFAULT, make_policy
+from penstock.control.policy.registry import make_policy
 from penstock.errors import DeclarationError
 from penstock.sim.elastic.cases import Case, order_stream_case
-from penstock.sim.elastic.compare import NO_GUARDS, Contender, Result, compare, static, summarise
+from penstock.sim.elastic.compare import Contender, Result, compare, make_guards, static, summarise
 from penstock.sim.elastic.setting import EpochTiming
 
 WORKLOADS: dict[str, Callable[..., Case]] = {"order-stream": order_stream_case}
@@ -71,11 +70,11 @@ def derive_contender(text: str) -> Contender:
         return static(int(text[len(_STATIC) :]))
     name, _, rest = text.partition(":")
     options = dict(_option(text, part) for part in rest.split(",") if part)
-    make_policy(name, **options)  # says at once what is wrong with it
+    guards = make_guards(make_policy(name, **options))  # says at once what is wrong with it
     return Contender(
         text,
         lambda: make_policy(name, **options),
-        guards=Guards() if name == DEFAULT else NO_GUARDS,
+        guards=guards,
     )
 
 

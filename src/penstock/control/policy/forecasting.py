@@ -19,6 +19,8 @@ SCALES_S = (1.0, 4.0, 16.0)
 
 _READING_TURNS = 3
 """Turns that one reading of a rate is smoothed over (`Measuring.smoothing`)."""
+_KEEP_TURNS = 20
+"""Turns for which a high rate is remembered at least: where they are long, few of them are in any time."""
 _MAX_INDEX = 8.0
 """Most that a measured index of dispersion counts: past it, it is change and not noise that was measured."""
 
@@ -90,7 +92,13 @@ class Forecaster:
         self.seasons.take(at_s, total)
         ahead = max(total, self._extrapolate(totals, windows_s, index), self._season(at_s, total))
         return Forecast(
-            expected, readings, windows_s, index, max(self._hold(at_s, totals), total), ahead, self.horizon_s
+            expected,
+            readings,
+            windows_s,
+            index,
+            max(self._hold(at_s, totals, turn_s), total),
+            ahead,
+            self.horizon_s,
         )
 
     def _learn(self, at_s: float, rate_per_s: F64) -> float:
@@ -107,14 +115,14 @@ class Forecaster:
         self._weights = keep * self._weights + (1 - keep)
         return turn_s
 
-    def _hold(self, at_s: float, totals: F64) -> float:
+    def _hold(self, at_s: float, totals: F64, turn_s: float) -> float:
         """Return the highest total of the last seconds, by an average that short swings do not show in; a queue whose
         values fall keeps only what can still be the highest."""
         total = float(min(totals[-1], totals[-2]))
         while self._totals and self._totals[-1][1] <= total:
             self._totals.pop()
         self._totals.append((at_s, total))
-        while self._totals[0][0] < at_s - self.keep_s:
+        while self._totals[0][0] < at_s - max(self.keep_s, _KEEP_TURNS * turn_s):
             self._totals.popleft()
         return self._totals[0][1]
 

@@ -72,7 +72,7 @@ class PenstockPolicy:
     margin: float = 0.2
     keep_s: float = 5.0
     horizon_s: float = 3.0
-    spare: float = 0.0
+    spare: float = 0.01
     min_gain: float = 0.1
     actions_per_minute: int = 12
     idle_node_s: float = 60.0

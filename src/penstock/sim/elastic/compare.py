@@ -15,6 +15,7 @@ from penstock.control.measure.estimating import Measurer, Measuring
 from penstock.control.measure.sample import F64
 from penstock.control.plan.guards import Guards
 from penstock.control.policy.protocol import Policy
+from penstock.control.policy.registry import DEFAULT
 from penstock.sim.elastic.cases import Case
 from penstock.sim.elastic.oracle import derive_oracle
 from penstock.sim.elastic.simulation import Simulation
@@ -32,6 +33,16 @@ NO_GUARDS = Guards(
     worse_ratio=math.inf,
 )
 """For policies of the papers, which know none."""
+
+
+def make_guards(policy: Policy) -> Guards:
+    """Return the guards that a policy runs with: those of the default, else none.
+
+    The default remembers by itself what it did, for `keep_s`, so that guards need not hold an action for longer.
+    """
+    if policy.name != DEFAULT:
+        return NO_GUARDS
+    return Guards(hysteresis_s=float(getattr(policy, "keep_s", Guards().hysteresis_s)))
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,9 @@ JUDGED = [
     ("worse than promised, and the bound is broken", {"predicted_s": 0.4}, 0.6, 1000,
      "latency rose from 200 ms to 600 ms after decision 7"),
     ("a roll-back", {"predicted_s": 0.1, "rolls_back": 3}, 0.6, 1000, None),
+    ("what waited at the time comes out late whatever is done", {"predicted_s": 0.1, "waited_s": 0.6}, 0.6, 1000, None),
+    ("a little waited at the time", {"predicted_s": 0.4, "waited_s": 0.1}, 0.6, 1000,
+     "latency rose from 200 ms to 600 ms after decision 7"),
     ("nothing was measured before", {"observed_s": None}, 0.6, 1000, None),
     ("nothing is measured now", {"predicted_s": 0.1}, None, 1000, None),
 ]  # fmt: skip
