@@ -19,7 +19,7 @@ from tests.spark.flows import running, wait_until
 
 import penstock
 from penstock.dataplane.disk import StepDisk
-from penstock.dataplane.engine import Engine
+from penstock.dataplane.source_steps import SourceSteps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -180,20 +180,20 @@ def test_what_spark_planned_is_durable_before_the_batch_is_committed(
     spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[tuple[str, int]] = []
-    settle, on_batch = StepDisk.settle, Engine.on_batch
+    settle, on_batch = StepDisk.settle, SourceSteps.on_batch
     committed = 0
 
     def watched(self: StepDisk, path: str) -> None:
         settle(self, path)
         settled.append((path, committed))
 
-    def counted(self: Engine, *given: Any) -> None:
+    def counted(self: SourceSteps, *given: Any) -> None:
         nonlocal committed
         committed += 1
         on_batch(self, *given)
 
     monkeypatch.setattr(StepDisk, "settle", watched)
-    monkeypatch.setattr(Engine, "on_batch", counted)
+    monkeypatch.setattr(SourceSteps, "on_batch", counted)
     counts = penstock.from_dataframe(stream_of(spark, folder), name="trades").groupBy("name").count()
     with running(counts, spark, tmp_path / "checkpoint") as query:
         query.processAllAvailable()

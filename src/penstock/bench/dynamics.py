@@ -104,11 +104,11 @@ def under(policy: str, rows: Dynamics, cores: int, rate: Any = None) -> Iterator
     stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores)
     options: dict[str, object] = {"maxEpochSeconds": EPOCH_S}
     if rate is None:
-        # What waits is bounded to about a second of rows, and comes in small portions: the rows at work are then those of
+        # What waits is bounded to about an epoch of rows, and comes in small portions: the rows at work are then those of
         # the shuffle of the moment, and rows arrive at the rate at which they are worked off.
-        possible = cores / ROW_S
-        options["maxWaitingBytes"] = int(possible * (rows.payload_bytes + 32))
-        options["maxEpochRows"] = int(possible * EPOCH_S)
+        a_row = rows.payload_bytes + 32
+        options["maxWaitingBytes"] = int(cores / ROW_S * EPOCH_S * a_row)
+        options["maxEpochRows"] = int(cores / ROW_S * EPOCH_S / 2)
     with running(stream, **options) as query:
         await_rows(query, NAME, 0)
         query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)

@@ -98,8 +98,14 @@ def measure(case: Case, seconds: float) -> list[Point]:
     loads = np.bincount(shard_of, rows.by_key(0), SHARDS).astype(np.float64)
     work = Calculate(case.row_s, emulated.key_bytes_for(32 << 10))
     stream = emulated.calculate(emulated.source(rows), work, cores=case.cores[0])
-    a_second = (case.payload_bytes + 64) * MOST_CORES / case.row_s
-    options = {"maxEpochSeconds": EPOCH_S, "maxWaitingBytes": int(min(max(a_second, 8 << 20), 256 << 20))}
+    # Rows come in portions of one epoch: a task reads and checks whole segments, a large one again in every epoch.
+    portion = MOST_CORES / case.row_s * EPOCH_S
+    waiting = max(8 << 20, 2 * int(portion) * (case.payload_bytes + 32))
+    options = {
+        "maxEpochSeconds": EPOCH_S,
+        "maxEpochRows": int(portion),
+        "maxWaitingBytes": min(waiting, 256 << 20),
+    }
     found = []
     with running(stream, **options) as query:
         await_rows(query, NAME, 0)

@@ -7,7 +7,7 @@ boundary while its last deltas follow. Whoever dies on the way leaves one owner:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +31,9 @@ MAX_LOSSES = 8
 HANDOVER_S = 0.1
 """How long the next epoch of a stage waits at most while shards pass from one task of a node to another, which takes some
 milliseconds: less than an epoch that they would miss."""
+HANDED_AT_ONCE = 16
+"""Shards that a task hands on or takes over at one boundary at most, while rows wait: each takes it some tenths of a
+millisecond, for which the whole stage stands still."""
 
 
 @dataclass
@@ -63,6 +66,8 @@ class Placing:
         self.landed_elsewhere = 0
         self.copies = Copies(engine)
         self._handover_until: dict[str, float] = {}
+        self._handed_after: dict[str, int] = {}
+        """Epoch after which a stage last handed shards on inside a node."""
         self._wishes: dict[tuple[str, int], Wish] = {}
         self._given_up: dict[str, str] = {}
         self._deadlines: dict[str, float] = {}
@@ -327,11 +332,27 @@ class Placing:
         self.bring_absent(run)
         held = displaced[run.ready[displaced]]
         pairs = {(int(run.task_of[s]), int(run.shards.goal[s])) for s in held.tolist()}
+        room = self._handing_room(run)
         for source, destination in sorted(pairs):
             mine = held[(run.task_of[held] == source) & (run.shards.goal[held] == destination)]
-            self._move_between(run, run.slots[source], run.slots.get(destination), mine)
+            self._move_between(run, run.slots[source], run.slots.get(destination), mine, room)
 
-    def _move_between(self, run: Run, source: TaskSlot, destination: TaskSlot | None, shards: U16) -> None:
+    def _handing_room(self, run: Run) -> defaultdict[int, int]:
+        """Return, by task, how many shards it may hand on or take over inside its node at this boundary."""
+        waits = not run.paused and any(self._engine.chains.waiting(run.chain).values())
+        if not waits:
+            return defaultdict(lambda: 1 << 16)
+        done = self._handed_after.get(run.spec.name) == run.chain.epoch
+        return defaultdict(lambda: 0 if done else HANDED_AT_ONCE)
+
+    def _move_between(
+        self,
+        run: Run,
+        source: TaskSlot,
+        destination: TaskSlot | None,
+        shards: U16,
+        room: defaultdict[int, int],
+    ) -> None:
         if destination is None or destination.lease not in self._leases or source.lease not in self._leases:
             return
         if source.moving_to is not None or destination.moving_to is not None:
@@ -339,7 +360,9 @@ class Placing:
         near = self._leases[source.lease].node == self._leases[destination.lease].node
         name = run.spec.name
         if near:
-            ready = shards
+            ready = shards[: min(room[source.index], room[destination.index])]
+            room[source.index] -= len(ready)
+            room[destination.index] -= len(ready)
         else:
             self.copies.forget_useless(run)  # the destination may have another lease by now
             ready = shards[[self.copies.may_go(run, int(shard)) for shard in shards]]
@@ -351,6 +374,7 @@ class Placing:
                 wish.source, wish.released_at = self._leases[source.lease].node, now
             if near:
                 self._handover_until[name] = now + HANDOVER_S
+                self._handed_after[name] = run.chain.epoch
             self._engine.send(source.lease, run.release(source, ready, near))
 
     def hands_over(self, run: Run, now: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from tests.faults.plan_stories import CASES, MoveCase, driver_on, finish, killed_move, story
 
+from penstock.dataplane import placing
 from penstock.dataplane.placement import Placement
 from penstock.errors import PlanError
 from penstock.sim.inprocess import Driver
@@ -42,6 +44,32 @@ def test_a_shard_moved_inside_a_node_copies_nothing_and_others_do_not_wait(tmp_p
     assert run.chain.epoch <= before + 2, "it sat out no more than a boundary"
     assert driver.engine.placing.bringings[-1][3] == "local"
     finish(driver)
+
+
+def test_no_task_hands_on_more_shards_at_one_boundary_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "HANDED_AT_ONCE", 1)
+    driver = driver_on(tmp_path, 1, nodes=1, rows=4 * ROWS)
+    run = driver.engine.runs["fold"]
+    driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
+    source = int(run.task_of[0])
+    other = next(index for index in run.slots if index != source)
+    moved = int((run.task_of == source).sum())
+    seen: list[tuple[int, int]] = []
+
+    def settled() -> bool:
+        seen.append((run.chain.epoch, driver.engine.placing.moves_made))
+        return driver.engine.placing.is_settled("fold")
+
+    before = run.chain.epoch
+    driver.engine.place([Placement("fold", dict.fromkeys(run.slots), np.full_like(run.task_of, other))])
+    assert driver.run_until(settled, 10.0)
+    by_epoch = [max(made for at, made in seen if at == epoch) for epoch in sorted({at for at, _ in seen})]
+    assert moved >= 3 and driver.engine.placing.moves_made == moved
+    assert all(later - earlier <= 1 for earlier, later in itertools.pairwise([0, *by_epoch]))
+    assert run.chain.epoch <= before + 3 * moved
+    finish(driver, 4 * ROWS)
 
 
 def test_a_shard_moved_to_another_node_takes_a_copy_and_its_last_deltas(tmp_path: Path) -> None:
