@@ -187,3 +187,17 @@ def test_an_impossible_margin_is_refused() -> None:
         PenstockPolicy(margin=1.0)
     with pytest.raises(DeclarationError, match="actions_per_minute"):
         PenstockPolicy(actions_per_minute=0)
+
+
+def test_an_end_to_end_bound_is_split_and_both_operators_are_served() -> None:
+    world = World(
+        {"split": make_station(flat(600), 200.0, 1), "count": make_station(flat(1200), 400.0, 1)},
+        sla=SLA(2.0, scope="end-to-end"),
+        edges={("in", "split"): 600.0, ("split", "count"): 1200.0},
+        sources={"in": 600.0},
+        limits=Limits(max_cores=16),
+    )
+    world.run(PenstockPolicy(), 40)
+    assert world.k("split") >= 4 and world.k("count") >= 4
+    first = next(found for found in world.proposals if found.plan is not None)
+    assert set(first.plan.executors) == {"split", "count"} if first.plan else False
