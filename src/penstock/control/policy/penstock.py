@@ -155,8 +155,9 @@ class PenstockPolicy:
             clear_s = one.demand.derive_clear_s(float(one.tasks.speed.sum()))
             self._patient_s[one.name] = now.at_s + min(max(clear_s * PATIENCE, 1.0), 10.0)
         elif found.treatment.kind == ADD:
-            for node in list(found.treatment.plan.tasks.values())[len(one.tasks.indexes) :]:
-                free.take(node)
+            for index, node in found.treatment.plan.tasks.items():
+                if index not in one.tasks.indexes:
+                    free.take(node)
         return found
 
     def _cure(self, one: Study, free: FreeCores) -> _Finding:

@@ -201,3 +201,14 @@ def test_an_end_to_end_bound_is_split_and_both_operators_are_served() -> None:
     assert world.k("split") >= 4 and world.k("count") >= 4
     first = next(found for found in world.proposals if found.plan is not None)
     assert set(first.plan.executors) == {"split", "count"} if first.plan else False
+
+
+def test_two_executors_are_never_promised_the_same_core() -> None:
+    stations = {name: make_station(flat(1000), 200.0, 3, node) for name, node in (("a", "n0"), ("b", "n1"))}
+    for station in stations.values():
+        station.tasks = {index + 4: node for index, node in station.tasks.items()}
+        station.task_of = station.task_of + 4
+    nodes = {"n0": NodeEstimate("n0", 5), "n1": NodeEstimate("n1", 5)}
+    world = World(stations, nodes, Limits(max_cores=10, min_nodes=2, max_nodes=2))
+    world.run(PenstockPolicy(), 10)  # checks every plan as a whole
+    assert world.k("a") + world.k("b") == 10
