@@ -25,7 +25,7 @@ from penstock.control.plan.guards import Guards
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import Shards
-from penstock.control.policy.protocol import Limits
+from penstock.control.policy.protocol import Limits, Policy
 from penstock.control.policy.registry import make_policy
 from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, current_plans
@@ -158,16 +158,18 @@ class Elasticity:
 
     def hold(self, sla: SLA, policy: str, every_s: float = 1.0) -> None:
         """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
+        chosen = make_policy(policy)
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
-            self._steering.loop.use(make_policy(policy))
+            self._steering.loop.use(chosen)
+            self._steering.loop.guards = guards_of(chosen)
             return
         loop = ControlLoop(
             Measurer(fit=EpochFits()),
-            make_policy(policy),
+            chosen,
             sla,
             self._limits(),
-            Guards(),
+            guards_of(chosen),
             self._actuator,
             Journal(),
         )
@@ -282,6 +284,11 @@ def spread_cores(shards: Shards, cores: int, room: Mapping[str, int]) -> dict[st
         free = [node for node in room if room[node] > held[node]]
         held[max(free, key=lambda node: (held[node] > 0, room[node] - held[node]))] += 1
     return {node: count for node, count in held.items() if count}
+
+
+def guards_of(policy: Policy) -> Guards:
+    """Return the guards that a policy runs with on a query; one that remembers what it did needs less hysteresis."""
+    return Guards(hysteresis_s=float(getattr(policy, "keep_s", Guards().hysteresis_s)))
 
 
 def _shards(engine: Engine, operator: str) -> Shards:
