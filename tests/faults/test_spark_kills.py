@@ -64,6 +64,7 @@ def test_of_two_drivers_the_paused_one_ends_with_the_winners_name_and_one_line_i
     spark_kills.two_drivers(on, tmp_path, pause_s=5.0)
 
 
+@pytest.mark.long
 def test_a_task_that_opens_a_path_of_another_node_is_caught(on: LocalCluster, tmp_path: Path) -> None:
     program = tmp_path / "trespass.py"
     program.write_text(TRESPASS)

@@ -11,7 +11,7 @@ from tests.scenario.planted import PLANTED, hunt
 
 from penstock.sim.protocol import Outcome, simulate
 
-SEEDS = 200
+SEEDS = 160
 
 
 def run_seeds(seeds: range) -> list[Outcome]:

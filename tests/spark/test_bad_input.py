@@ -358,6 +358,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 def test_a_session_that_cannot_carry_leases_is_refused_by_what_is_wrong_with_it(tmp_path: Path) -> None:
     program = tmp_path / "sessions.py"
     program.write_text(SESSIONS)

@@ -118,6 +118,7 @@ def test_processing_all_that_is_available_ends_on_a_source_that_does_not(
         assert sum(region[0] for region in last_regions([query.table()]).values()) >= before
 
 
+@pytest.mark.long
 def test_a_function_that_kills_its_process_every_time_ends_the_query_by_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_function_that_kills_its_process_every_time_ends_the_query_by_name(
         assert "operator 'doomed' lost its process" in str(error)
 
 
+@pytest.mark.long
 def test_a_function_that_does_not_return_is_named_and_can_be_stopped(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from penstock.spark.session import check_session, nodes, real_cores, slots
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
