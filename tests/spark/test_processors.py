@@ -164,6 +164,7 @@ def by_tester(kinds: Any = ours.EVENT, files: int = FILES) -> Counter[tuple[Any,
     return Counter((row.processor, row.user, row.n, row.a, row.b) for row in found)
 
 
+@pytest.mark.long
 def test_nine_processors_give_what_pysparks_tester_and_plain_spark_give(
     spark: SparkSession, files: Path, tmp_path: Path
 ) -> None:
