@@ -39,7 +39,7 @@ def test_killed_leases_and_executors_change_nothing_and_tampering_would_show(
     on: LocalCluster, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    assert len(list(spark_kills.kill_leases(on, folder, 2, seed=2))) == 2
+    assert len(list(spark_kills.kill_leases(on, folder, 3, seed=2))) == 3
     run = Run(folder, rate=1500.0)
     for how in Tampering:
         for stage in ("bids", "followed"):

@@ -11,7 +11,7 @@ from tests.scenario.planted import PLANTED, hunt
 
 from penstock.sim.protocol import Outcome, simulate
 
-SEEDS = 160
+SEEDS = 200
 
 
 def run_seeds(seeds: range) -> list[Outcome]:

@@ -140,6 +140,7 @@ def test_a_function_sink_gets_every_sink_epoch_once_and_in_order(spark: SparkSes
     )
 
 
+@pytest.mark.long
 def test_a_sink_epoch_that_failed_is_repeated_after_a_restart_with_the_same_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:

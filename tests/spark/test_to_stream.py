@@ -34,6 +34,7 @@ def exported_rows(tables: list[pa.Table]) -> list[tuple[int, ...]]:
     return sorted(tuple(row[name] for name in EXPORTED) for table in tables for row in table.to_pylist())
 
 
+@pytest.mark.long
 def test_rows_of_an_operator_are_read_once_by_a_spark_query_that_is_stopped_and_started_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
