@@ -21,7 +21,8 @@ from penstock.bench.machine import describe, hold_to_cores
 from penstock.bench.matching import bare_loop
 from penstock.bench.matching_ours import MAX_EPOCH_S, match_rate
 from penstock.bench.ours import Held
-from penstock.bench.result import BenchResult, UnknownPart
+from penstock.bench.parts import choose
+from penstock.bench.result import BenchResult
 from penstock.bench.spark_baseline import BATCH_ROWS, STEADY_PER_S, Baseline, Effort, short
 from penstock.bench.spark_figures import Chosen, of_batches
 from penstock.bench.spark_process import SparkPeer, check_installed
@@ -355,12 +356,9 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     Raises:
         UnknownPart: a part is asked for that does not exist.
     """
-    unknown = sorted(set(only or ()) - set(PARTS))
-    if unknown:
-        raise UnknownPart(f"there is no part {', '.join(unknown)}; there is {', '.join(PARTS)}")
+    chosen = choose(PARTS, only)
     import penstock
 
-    chosen = [name for name in PARTS if not only or name in only]
     result.add_figures(**{f"machine_{name}": value for name, value in describe().items()}, quick=quick)
     result.add_figures(bench_cores=hold_to_cores(CORES))
     penstock.session("penstock-bench", cores=CORES)

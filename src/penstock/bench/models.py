@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from penstock.bench.brute_allocation import draw_problem, is_best_split, is_fewest_cores
-from penstock.bench.machine import describe
+from penstock.bench.parts import Part, run_parts
 from penstock.bench.queue_simulation import simulate_wait_s
-from penstock.bench.result import BenchResult, UnknownPart, spread
+from penstock.bench.result import BenchResult, spread
 from penstock.control.measure.estimate import EpochCosts
 from penstock.control.model.allocation import Station, assign_processors, min_processors, stable_minimum
 from penstock.control.model.epoch import EpochStation, largest_load_curve
@@ -187,17 +185,10 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     Raises:
         UnknownPart: a part is asked for that does not exist.
     """
-    unknown = sorted(set(only or ()) - set(PARTS))
-    if unknown:
-        raise UnknownPart(f"there is no part {', '.join(unknown)}; there is {', '.join(PARTS)}")
-    chosen = [name for name in PARTS if not only or name in only]
-    result.add_figures(**{f"machine_{name}": value for name, value in describe().items()}, quick=quick)
-    for name in chosen:
-        began = time.monotonic()
-        try:
-            PARTS[name](result, Plan.of(quick))
-        except Exception:
-            traceback.print_exc()
-            result.failed.append(name)
-        print(f"-- {name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    return [owed for name in chosen for owed in NAMES[name] if result.figures.get(owed) is None]
+    plan = Plan.of(quick)
+    parts = {name: Part(_with(plan, part), figures=NAMES[name]) for name, part in PARTS.items()}
+    return run_parts(result, parts, only, quick)
+
+
+def _with(plan: Plan, part: Callable[[BenchResult, Plan], None]) -> Callable[[BenchResult], None]:
+    return lambda result: part(result, plan)

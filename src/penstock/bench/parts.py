@@ -7,7 +7,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.bench.machine import describe
@@ -23,7 +23,7 @@ class Part:
     figures: tuple[str, ...] = ()
 
 
-def choose(parts: Mapping[str, Part], only: list[str] | None) -> list[str]:
+def choose(parts: Collection[str], only: list[str] | None) -> list[str]:
     """Return the names of the parts asked for, all when none is named, in their own order.
 
     Raises:

@@ -26,12 +26,12 @@ from penstock.control.policy.allocating import (
     spread_by_load,
 )
 from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, derive_station
-from penstock.control.policy.mapping import is_known, tail_factor
+from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.protocol import Limits, Proposal
 from penstock.control.policy.realizing import plan_cores, plan_unit_steps
 from penstock.control.policy.relieving import propose_relief
-from penstock.control.policy.wording import count, no_change, propose_waiting
+from penstock.control.policy.wording import count, no_change, propose_unmeasured, propose_waiting
 from penstock.control.sla import OPERATOR, SLA
 from penstock.errors import DeclarationError
 
@@ -120,11 +120,9 @@ class DrsPolicy:
         if waiting is not None:
             return waiting
         self._negotiator.look(now)
-        unknown = [name for name, e in now.executors.items() if e.k and not is_known(e.service_per_s)]
-        if unknown:
-            return no_change(
-                f"no service rate of {', '.join(sorted(unknown))} yet", "wait until rows were processed"
-            )
+        unmeasured = propose_unmeasured(now)
+        if unmeasured is not None:
+            return unmeasured
         try:
             demand = derive_demand(now)
             groups = self._groups(now, sla, demand, limits)

@@ -20,7 +20,6 @@ from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import derive_shards
 from penstock.control.policy.allocating import busiest, spread_by_load
 from penstock.control.policy.demand import Demand, derive_demand
-from penstock.control.policy.mapping import is_known
 from penstock.control.policy.marginal import derive_best_k, describe_change, predict_mmk_s
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.nodeloads import (
@@ -32,7 +31,7 @@ from penstock.control.policy.nodeloads import (
 )
 from penstock.control.policy.ordering import derive_operators, derive_stations
 from penstock.control.policy.protocol import Limits, Option, Proposal
-from penstock.control.policy.wording import count, no_change, propose_waiting
+from penstock.control.policy.wording import count, no_change, propose_unmeasured, propose_waiting
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
 
@@ -89,11 +88,9 @@ class EsStreamPolicy:
         if waiting is not None:
             return waiting
         self._negotiator.look(now)
-        unknown = [name for name, e in now.executors.items() if e.k and not is_known(e.service_per_s)]
-        if unknown:
-            return no_change(
-                f"no service rate of {', '.join(sorted(unknown))} yet", "wait until rows were processed"
-            )
+        unmeasured = propose_unmeasured(now)
+        if unmeasured is not None:
+            return unmeasured
         try:
             demand = derive_demand(now)
         except ModelError as error:

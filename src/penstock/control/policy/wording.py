@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from penstock.control.measure.estimate import Estimate
+from penstock.control.policy.mapping import is_known
 from penstock.control.policy.protocol import Option, Proposal
 
 
@@ -37,3 +38,11 @@ def propose_waiting(now: Estimate) -> Proposal | None:
     if not any(executor.k for executor in now.executors.values()):
         return no_change("no executor has a task yet", "nothing is measured")
     return None
+
+
+def propose_unmeasured(now: Estimate) -> Proposal | None:
+    """Return why a policy that needs every service rate waits; None where all are known."""
+    unknown = sorted(name for name, one in now.executors.items() if one.k and not is_known(one.service_per_s))
+    if not unknown:
+        return None
+    return no_change(f"no service rate of {', '.join(unknown)} yet", "wait until rows were processed")
