@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from penstock.bench.machine import describe
-from penstock.bench.result import BenchResult, UnknownPart, spread
+from penstock.bench.parts import choose
+from penstock.bench.result import BenchResult, spread
 from penstock.control.measure.sample import F64, I64
 from penstock.control.model.many_stations import Stations, min_cores
 from penstock.control.plan.assignment import Assignment, CoreDemand, plan_assignment
@@ -106,10 +107,7 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     Raises:
         UnknownPart: a size is asked for that does not exist.
     """
-    unknown = sorted(set(only or ()) - set(SIZES))
-    if unknown:
-        raise UnknownPart(f"there is no part {', '.join(unknown)}; there is {', '.join(SIZES)}")
-    chosen = [size for part, size in SIZES.items() if not only or part in only]
+    chosen = [SIZES[part] for part in choose(SIZES, only)]
     result.add_figures(**{f"machine_{name}": value for name, value in describe().items()}, quick=quick)
     for size in chosen:
         print(

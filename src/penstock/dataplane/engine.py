@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.dataplane import messages, records
+from penstock.dataplane import messages, paths, records
 from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
 from penstock.dataplane.channel import Deal
 from penstock.dataplane.cleanup import plan_cleanup
@@ -303,8 +303,28 @@ class Engine:
                 shard_rows[mine].any() or len(asked) or run.is_moved_by_time(slot, mine)
             ):
                 continue
-            self._shell.send(slot.lease, run.work(slot, mine, asked, self.lanes(run, slot)))
+            work = run.work(slot, mine, asked, self.lanes(run, slot))
+            run.counts.remote_bytes += self._remote_bytes(work, slot.lease)
+            self._shell.send(slot.lease, work)
         self.settle(run)
+
+    def _remote_bytes(self, work: messages.Work, lease: str) -> int:
+        """Bytes that a task will read of what leases on other nodes wrote; it reads segments as a whole."""
+        if len({held.node for held in self.leases.values()}) < 2:
+            return 0
+        node = self.leases[lease].node
+        extents = {
+            (extent.file, extent.offset): extent
+            for group in work.groups
+            for piece in group.pieces
+            for extent in piece.segments
+        }
+        found = 0
+        for extent in extents.values():
+            file = paths.parse_data(extent.file)
+            writer = self.leases.get(file.writer) if file is not None else None
+            found += extent.length if writer is not None and writer.node != node else 0
+        return found
 
     def lanes(self, run: Run, slot: TaskSlot) -> list[tuple[int, bytes]]:
         """For every edge that keeps rows on their node: the consumer's shards on the node of this task."""

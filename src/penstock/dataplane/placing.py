@@ -63,7 +63,6 @@ class Placing:
         """State that was copied to another node, by stage."""
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
-        self.landed_elsewhere = 0
         self.copies = Copies(engine)
         self._handover_until: dict[str, float] = {}
         self._handed_after: dict[str, int] = {}
@@ -93,8 +92,6 @@ class Placing:
         self._free_from_nodes(slots, leases, nodes)
         for slot, lease in assign_tasks(slots, leases, self._expected_leases(leases), nodes):
             slot.lease, slot.moving_to = lease, None
-            if slot.node is not None and nodes[lease] != slot.node:
-                self.landed_elsewhere += 1
             self.bring_absent(self._runs[slot.stage])
         for slot, lease in plan_moves(slots, leases, nodes):
             slot.moving_to = lease
@@ -118,7 +115,6 @@ class Placing:
                 run = self._runs[slot.stage]
                 if slot.stage not in self._deadlines or (run.task_of == slot.index).any():
                     slot.node = None
-                    self.landed_elsewhere += 1
 
     def _leave_avoided(
         self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
@@ -487,13 +483,3 @@ class Placing:
         if slot.lease is None:
             self.assign()
         self.bring_absent(run)
-
-    def spread(self) -> Mapping[str, Mapping[str, int]]:
-        """Return, by stage, how many tasks each node has."""
-        found: dict[str, dict[str, int]] = {}
-        for slot in self.slots():
-            if slot.lease in self._leases:
-                node = self._leases[slot.lease].node
-                nodes = found.setdefault(slot.stage, {})
-                nodes[node] = nodes.get(node, 0) + 1
-        return found

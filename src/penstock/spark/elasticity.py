@@ -209,7 +209,7 @@ class Elasticity:
         return ", ".join(told) or "no prediction was checked against a measurement so far"
 
     def describe(self) -> list[str]:
-        """Return a line for every task: operator, index, node, shards and rows so far."""
+        """Return a line for every task (operator, index, node, shards and rows so far), and where leases came up."""
 
         def look() -> list[str]:
             engine = self._shell.engine
@@ -220,7 +220,9 @@ class Elasticity:
                 for index, node in plan.tasks.items()
             ]
 
-        return self._shell.hub.ask(look)
+        landed, elsewhere = self._shell.landed
+        placed = f"leases asked for on a node: {landed} came up there, {elsewhere} elsewhere"
+        return [*self._shell.hub.ask(look), placed]
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""

@@ -151,6 +151,11 @@ class SparkShell(Listener):
         self.hub.post(lambda: self.engine.fail(error))
 
     @property
+    def landed(self) -> tuple[int, int]:
+        """Leases that came up on the node they were asked for, and those that came up elsewhere."""
+        return self._office.landed, self._office.landed_elsewhere
+
+    @property
     def over(self) -> bool:
         return self._ended.is_set()
 

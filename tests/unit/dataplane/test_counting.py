@@ -43,6 +43,18 @@ def test_all_that_arrives_is_completed_in_the_end(tmp_path: Path) -> None:
     assert (fresh.arrived == fresh.completed).all()
 
 
+@pytest.mark.parametrize(("nodes", "remote"), [(1, False), (2, True)])
+def test_bytes_read_of_another_node_are_counted(tmp_path: Path, nodes: int, remote: bool) -> None:
+    driver = Driver(
+        fast_disk(), str(tmp_path / "cp"), local_program(), KEPT, 1, str(tmp_path / "node"),
+        rows=300, nodes=nodes, capacity=6,
+    )  # fmt: skip
+    driver.run_until("drained", 30.0)
+    counts = driver.engine.runs["fold"].counts
+    assert (counts.remote_bytes > 0) is remote
+    assert counts.in_bytes > 0
+
+
 def test_time_goes_by_rows_until_somebody_looks() -> None:
     counts = Counts(4)
     counts.complete(
