@@ -11,7 +11,7 @@ import secrets
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from penstock.dataplane.disk.protocol import Faults
@@ -36,9 +36,9 @@ class _ReadHandle:
         except OSError:  # a network file system may have forgotten it
             return True
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # os is gone when Python ends
         if hasattr(self, "fd"):
-            os.close(self.fd)
+            close(self.fd)
 
 
 class PosixCalls:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
-import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -146,7 +145,7 @@ class Story:
     """One operator's life: its logic, what was put into it, and what it logged."""
 
     def __init__(self, kind: str, aggregates: list[agg.Aggregate], memory_bytes: int) -> None:
-        self.directory = tempfile.mkdtemp(prefix="aggregates")
+        self.folder = tempfile.TemporaryDirectory(prefix="aggregates", ignore_cleanup_errors=True)
         self.key_schema = KEYS[kind][0]
         self.keys = self.key_schema.names
         self.schema = pa.schema([*self.key_schema, *VALUES])
@@ -171,7 +170,7 @@ class Story:
 
     def new_path(self) -> str:
         self.paths += 1
-        return f"{self.directory}/{self.paths}"
+        return f"{self.folder.name}/{self.paths}"
 
     def run(self, rows: list[tuple[tuple[Any, ...], tuple[Any, ...]]]) -> None:
         self.epoch += 1
@@ -293,7 +292,7 @@ class Story:
             self.snapshot(shard)
         assert list(self.state.owned()) == list(range(SHARDS))
         self.state.close()
-        shutil.rmtree(self.directory)
+        self.folder.cleanup()
 
 
 def steps(kind: str) -> st.SearchStrategy[list[tuple[str, Any]]]:
