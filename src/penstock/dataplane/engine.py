@@ -27,8 +27,10 @@ from penstock.dataplane.placing import HANDOVER_S, Placing
 from penstock.dataplane.positions import GroupTake, stamp_of, take_epoch, waiting_rows
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
+from penstock.dataplane.redealing import Redealing
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
+from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sink_steps import SinkSteps
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
@@ -84,11 +86,11 @@ class Engine:
         self.settings = settings
         self.generation = generation
         self.leases: dict[str, Lease] = {}
-        self.runs = {name: Run(chains[name], settings) for name in program.stages}
+        self.runs = {name: Run(chain, settings) for name, chain in chains.by_name.items()}
         for run in self.runs.values():
             run.counts.arrived += waiting_rows(run.chain.groups, chains.waiting(run.chain), run.spec.shards)
         self.pace = Pace(settings)
-        self.latency = {name: LatencyLog() for name in program.stages}
+        self.latency = {name: LatencyLog() for name in self.runs}
         self.failed: PenstockError | None = None
         self.stopping = False
         self._shell = shell
@@ -102,6 +104,7 @@ class Engine:
         self.sources = SourceSteps(self)
         self.sinks = SinkSteps(self)
         self.placing = Placing(self)
+        self.redealing = Redealing(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -131,6 +134,16 @@ class Engine:
             PlanError: it cannot be carried out; nothing has changed.
         """
         self.placing.place(wanted, timeout_s)
+        self.step()
+
+    def redeal(self, giver: str, taker: str, shards: U16, tasks: int = 1) -> None:
+        """Let shards pass from one executor of an operator to another, which may be the next one (`redealing.next_name`)
+        and then begins with `tasks` tasks; both stand still for as long as it takes to write one base.
+
+        Raises:
+            PlanError: it cannot be carried out; nothing has changed.
+        """
+        self.redealing.ask(giver, taker, shards, tasks)
         self.step()
 
     def pause(self, stages: Iterable[str]) -> None:
@@ -209,6 +222,7 @@ class Engine:
     def on_part_started(self) -> None:
         """The base that was asked for is durable."""
         self._line.part_started(self._clock())
+        self.redealing.part_started()
         self.step()
 
     def on_files(self, names: Sequence[str], batches: Sequence[str]) -> None:
@@ -248,6 +262,7 @@ class Engine:
         self._check_heartbeats(now)
         self._stepped_at = now
         wait = 1.0
+        self.redealing.step(now)
         self._line.start_base_if_due(now)
         self.placing.give_up_late_plans(now)
         for run in self.runs.values():
@@ -258,7 +273,7 @@ class Engine:
         if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:
             return 1.0
         self.placing.move(run)
-        if run.paused:
+        if run.paused or self.redealing.holds(run):
             return 1.0
         if self.placing.hands_over(run, now):
             return HANDOVER_S
@@ -332,9 +347,9 @@ class Engine:
         found = []
         for edge in run.spec.edges:
             if edge.deal is Deal.LOCAL:
-                consumer = self.runs[edge.consumer]
                 near = [
                     consumer.assigned_to(other)
+                    for consumer in self.runs_of(edge.consumer)
                     for other in consumer.slots.values()
                     if other.lease in self.leases and self.leases[other.lease].node == node
                 ]
@@ -441,12 +456,15 @@ class Engine:
 
     def _make_base(self, part: int) -> records.Base:
         time_us = round(self._wall() * 1e6)
-        return self.chains.to_base(self._query, self.generation, part, self._identity, time_us)
+        redeals = self.redealing.apply_ready()
+        return self.chains.to_base(self._query, self.generation, part, self._identity, time_us, redeals)
 
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
         for edge, rows in self.chains.apply(record, pending.encoded):
-            self.runs[edge.consumer].counts.arrive(run.spec.name, rows)
+            for consumer in self.runs_of(edge.consumer):
+                mine = None if self.chains.is_plain else consumer.task_of != NOBODY
+                consumer.counts.arrive(run.spec.name, rows, mine)
         now = self._clock()
         if record.stamp is not None and record.kind != "intent":
             self.latency[run.spec.name].add(now, round(self._wall() * 1e6), record.stamp)
@@ -498,6 +516,20 @@ class Engine:
 
     def now(self) -> float:
         return self._clock()
+
+    def want_base(self) -> None:
+        self._line.want_base()
+
+    def runs_of(self, stage: str) -> list[Run]:
+        """Return what runs for a stage: itself, or all executors of an operator."""
+        return [self.runs[chain.name] for chain in self.chains.of(stage)]
+
+    def run_of(self, chain: str) -> Run:
+        """Return what runs for a chain, from now on if it is a new one."""
+        if chain not in self.runs:
+            self.runs[chain] = Run(self.chains[chain], self.settings)
+            self.latency[chain] = LatencyLog()
+        return self.runs[chain]
 
     def wall(self) -> float:
         return self._wall()

@@ -88,8 +88,12 @@ class LogLine:
         waiting = self._due or self._running or not self.part
         if not waiting and self._since_base > 0 and now >= self._next_at:
             self._due = True
-        if self._due and not self._inflight:
+        if self._due and not self._inflight and not self._running:
             self.start_base()
+
+    def want_base(self) -> None:
+        """Let the next part begin as soon as nothing is in flight."""
+        self._due = self._due or self.part > 0
 
     def start_base(self) -> None:
         """Begin the next part with what is published now."""

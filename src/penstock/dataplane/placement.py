@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.dataplane.program import StageSpec
 from penstock.dataplane.state.protocol import U16
@@ -45,8 +46,17 @@ class ShardMove:
         return self.ready_at - self.released_at
 
 
-def check_placement(wanted: Placement, spec: StageSpec | None, nodes: Collection[str], capacity: int) -> None:
+def check_placement(
+    wanted: Placement,
+    spec: StageSpec | None,
+    nodes: Collection[str],
+    capacity: int,
+    mine: U16 | None = None,
+) -> None:
     """Refuse what cannot be carried out.
+
+    Args:
+        mine: the shards that the executor has, None for all; where the others are placed does not matter.
 
     Raises:
         PlanError: it names what is wrong, with the numbers.
@@ -70,19 +80,19 @@ def check_placement(wanted: Placement, spec: StageSpec | None, nodes: Collection
             f"{', '.join(sorted(nodes))}."
         )
     if spec.kind == "operator":
-        _check_shards(wanted, spec)
+        _check_shards(wanted, spec, np.arange(spec.shards) if mine is None else mine)
 
 
-def _check_shards(wanted: Placement, spec: StageSpec) -> None:
+def _check_shards(wanted: Placement, spec: StageSpec, mine: npt.NDArray[np.integer]) -> None:
     if len(wanted.task_of) != spec.shards:
         raise PlanError(
             f"'{spec.name}' has {spec.shards} shards and the plan places {len(wanted.task_of)}; place each exactly once."
         )
-    if len(wanted.tasks) > spec.shards:
+    if len(wanted.tasks) > len(mine):
         raise PlanError(
-            f"'{spec.name}' has {spec.shards} shards and cannot use {len(wanted.tasks)} cores: a shard runs on one."
+            f"'{spec.name}' has {len(mine)} shards and cannot use {len(wanted.tasks)} cores: a shard runs on one."
         )
-    nowhere = np.flatnonzero(~np.isin(wanted.task_of, list(wanted.tasks)))
+    nowhere = mine[~np.isin(wanted.task_of[mine], list(wanted.tasks))]
     if len(nowhere):
         raise PlanError(
             f"shard {nowhere[0]} of '{spec.name}' is placed on task {wanted.task_of[nowhere[0]]}, which the plan does not "

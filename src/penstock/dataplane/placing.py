@@ -19,7 +19,7 @@ from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
 from penstock.dataplane.placement import Placement, ShardMove, check_placement
 from penstock.dataplane.run import Phase, Run
-from penstock.dataplane.shards import Holding
+from penstock.dataplane.shards import NOBODY, Holding
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PlanError
 
@@ -59,7 +59,7 @@ class Placing:
         self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
         self.moves: deque[ShardMove] = deque(maxlen=10_000)
         self.moves_made = 0
-        self.moved_bytes: dict[str, int] = dict.fromkeys(engine.runs, 0)
+        self.moved_bytes: defaultdict[str, int] = defaultdict(int, dict.fromkeys(engine.runs, 0))
         """State that was copied to another node, by stage."""
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
@@ -227,8 +227,14 @@ class Placing:
         """
         known = self.known_nodes()
         for one in wanted:
-            spec = self._runs[one.stage].spec if one.stage in self._runs else None
-            check_placement(one, spec, known, self.capacity)
+            run = self._runs.get(one.stage)
+            check_placement(
+                one,
+                run.spec if run is not None else None,
+                known,
+                self.capacity,
+                run.shards.mine() if run is not None else None,
+            )
             self._check_nodes(one)
 
     def _check_nodes(self, one: Placement) -> None:
@@ -251,7 +257,8 @@ class Placing:
             slot.leaving = index not in one.tasks
         if run.spec.kind != "operator":
             return
-        run.shards.goal[:] = one.task_of
+        mine = run.shards.mine()
+        run.shards.goal[mine] = one.task_of[mine]
         for shard in run.shards.displaced().tolist():
             self._wishes.setdefault((one.stage, shard), Wish(now))
         self.copies.forget_useless(run)
@@ -261,7 +268,7 @@ class Placing:
         run = self._runs[stage]
         if any(slot.leaving or slot.lease is None for slot in run.slots.values()):
             return False
-        return bool(run.ready.all()) and not len(run.shards.displaced())
+        return run.is_whole and not len(run.shards.displaced())
 
     def why_not(self, stage: str) -> str | None:
         """Return why the last plan of a stage was given up, None when it was not."""
@@ -327,11 +334,27 @@ class Placing:
             return
         self.bring_absent(run)
         held = displaced[run.ready[displaced]]
+        self._let_go(run, held[run.shards.goal[held] == NOBODY])
+        held = held[run.shards.goal[held] != NOBODY]
         pairs = {(int(run.task_of[s]), int(run.shards.goal[s])) for s in held.tolist()}
         room = self._handing_room(run)
         for source, destination in sorted(pairs):
             mine = held[(run.task_of[held] == source) & (run.shards.goal[held] == destination)]
             self._move_between(run, run.slots[source], run.slots.get(destination), mine, room)
+
+    def _let_go(self, run: Run, shards: U16) -> None:
+        """Release shards that pass to another executor; their environments wait for whoever takes them."""
+        for index in sorted({*run.task_of[shards].tolist()}):
+            slot = run.slots[index]
+            if slot.lease in self._leases:
+                assert slot.lease is not None
+                self._engine.send(slot.lease, run.release(slot, shards[run.task_of[shards] == index]))
+
+    def forget_wishes(self, run: Run, shards: U16) -> None:
+        """Shards pass to another executor: nothing that was asked of them here counts."""
+        for shard in shards.tolist():
+            self._wishes.pop((run.spec.name, shard), None)
+        self.copies.forget_useless(run)
 
     def _handing_room(self, run: Run) -> defaultdict[int, int]:
         """Return, by task, how many shards it may hand on or take over inside its node at this boundary."""
@@ -378,7 +401,7 @@ class Placing:
         until = self._handover_until.get(run.spec.name)
         if until is None:
             return False
-        if now < until and not run.ready.all():
+        if now < until and not run.is_whole:
             return True
         del self._handover_until[run.spec.name]
         return False
@@ -403,7 +426,7 @@ class Placing:
 
     def bring_absent(self, run: Run) -> None:
         """Ask for every shard that nobody holds, but those that a record on its way names."""
-        if run.spec.kind != "operator" or run.ready.all():
+        if run.spec.kind != "operator" or run.is_whole:
             return
         busy = run.named_in_epoch()
         run.shards.settle_absent(busy)

@@ -162,6 +162,9 @@ class Published(msgspec.Struct, array_like=True, frozen=True):
     segments: list[Segment]
     stamp: Stamp | None
     watermark_us: int | None = None
+    barrier: list[str] = []
+    """Chains between which shards were dealt anew at this epoch of theirs: nobody goes past it on one of them before all
+    that came before it is taken on every one."""
 
 
 class EdgeBase(msgspec.Struct, array_like=True, frozen=True):
@@ -201,6 +204,15 @@ class ChainBase(msgspec.Struct, array_like=True, frozen=True):
     time_us: int = 0
 
 
+class Redeal(msgspec.Struct, array_like=True, frozen=True):
+    """Shards of one operator that passed from one of its chains to another, as a base begins."""
+
+    giver: str
+    taker: str
+    shards: bytes
+    """u16, ascending."""
+
+
 class Base(msgspec.Struct, array_like=True, frozen=True):
     """All chains at one moment: the first frame of every log part."""
 
@@ -211,6 +223,8 @@ class Base(msgspec.Struct, array_like=True, frozen=True):
     identity: bytes
     time_us: int
     chains: list[ChainBase]
+    redeals: list[Redeal] = []
+    """What happened after the last record before this base; the chains here have it in them."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -15,9 +15,10 @@ from penstock.dataplane.chains import Chain
 from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
+from penstock.dataplane.program import StageSpec
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.settings import Settings
-from penstock.dataplane.shards import Holding, ShardTable
+from penstock.dataplane.shards import NOBODY, Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PenstockError
 
@@ -68,6 +69,13 @@ class SinkWork:
     pieces: Sequence[PieceTaken]
 
 
+def _tasks_of(spec: StageSpec, share: int) -> int:
+    """Tasks that an executor with so many of its operator's shards begins with: its part of the operator's."""
+    if spec.kind != "operator":
+        return spec.tasks
+    return min(share, max(1, round(spec.tasks * share / spec.shards)))
+
+
 class Run:
     """One stage at work."""
 
@@ -107,16 +115,13 @@ class Run:
         self.epochs_s = 0.0
         """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
-        tasks = (
-            0
-            if spec.kind == "sink" or spec.ingested
-            else min(spec.tasks, spec.shards if spec.kind == "operator" else spec.tasks)
-        )
+        share = chain.shards()
+        tasks = 0 if spec.kind == "sink" or spec.ingested else _tasks_of(spec, len(share))
         self.slots = {index: TaskSlot(spec.name, index) for index in range(tasks)}
+        task_of = np.full(spec.shards, NOBODY, np.uint16)
+        task_of[share] = np.arange(len(share)) * max(1, tasks) // max(1, len(share))
         self.shards = ShardTable(
-            spec.name,
-            (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16),
-            Holding.ABSENT if spec.kind == "operator" else Holding.HELD,
+            spec.name, task_of, Holding.ABSENT if spec.kind == "operator" else Holding.HELD
         )
         self.epoch_tasks: U16 = self.shards.task_of.copy()
         """Task of each shard as the epoch in flight began; a plan may change the table meanwhile."""
@@ -142,6 +147,11 @@ class Run:
     def ready(self) -> npt.NDArray[np.bool_]:
         """Which shards can take part in an epoch."""
         return self.shards.ready
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its shards can take part in an epoch."""
+        return self.shards.whole
 
     def to(self, phase: Phase) -> None:
         """Change phase; an illegal change names both."""
@@ -254,7 +264,9 @@ class Run:
         return groups
 
     def pieces_of(self, take: GroupTake) -> list[messages.Piece]:
-        inputs = {given.edge: number for number, given in enumerate(self.spec.inputs)}
+        # As the declared stage numbers them: chains of one producer are one input.
+        edges = dict.fromkeys(given.edge for given in self.spec.inputs)
+        inputs = {edge: number for number, edge in enumerate(edges)}
         return [
             messages.Piece(
                 inputs[p.key.edge], p.start, p.end, [s.extent for s in p.source.published.segments], p.late_us

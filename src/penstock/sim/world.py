@@ -380,7 +380,7 @@ class World:
         self.start_driver()
         self.promises.check_leftovers()
         last = self.drivers[-1]
-        last.run_until(lambda: all(run.ready.all() for run in last.engine.runs.values()), CALM_S)
+        last.run_until(lambda: all(run.is_whole for run in last.engine.runs.values()), CALM_S)
         up = last.running and last.drained()
         require(up, f"the last restart does not come up: {last.failed or describe(last)}")
 
