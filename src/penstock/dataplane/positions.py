@@ -382,7 +382,7 @@ def merge(groups: Sequence[ShardGroup]) -> list[ShardGroup]:
 
 
 def without(groups: Sequence[ShardGroup], gone: Sequence[U16]) -> list[ShardGroup]:
-    """Return the groups less some of their shards; a group that moved on as a whole, which is the usual case, costs nothing."""
+    """Return the groups less some of their shards; one that moved on as a whole, the usual case, costs nothing."""
     if len(groups) == len(gone) == 1 and len(groups[0].shards) == len(gone[0]):
         return []
     every = [group.shards for group in groups] + list(gone)

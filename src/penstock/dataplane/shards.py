@@ -14,7 +14,6 @@ import numpy.typing as npt
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PenstockError
 
-
 NOBODY = 0xFFFF
 """Task of a shard that another executor of the operator has."""
 

@@ -14,7 +14,6 @@ from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.records import Base, Record, Redeal
 
-
 Heads = Mapping[str, tuple[bytes, int | None]]
 """Hash of the newest record of each chain and its epoch, None where that is not known."""
 
