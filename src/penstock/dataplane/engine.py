@@ -19,7 +19,7 @@ from penstock.dataplane.channel import Deal
 from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.draining import DrainMark
-from penstock.dataplane.latency import LatencyLog
+from penstock.dataplane.latency import Latency, LatencyLog
 from penstock.dataplane.logline import Appender, LogLine, Pending
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
@@ -138,7 +138,7 @@ class Engine:
 
     def redeal(self, giver: str, taker: str, shards: U16, tasks: int = 1) -> None:
         """Let shards pass from one executor of an operator to another, which may be the next one (`redealing.next_name`)
-        and then begins with `tasks` tasks; both stand still for as long as it takes to write one base.
+        and gets `tasks` more tasks for them; both stand still for as long as it takes to write one base.
 
         Raises:
             PlanError: it cannot be carried out; nothing has changed.
@@ -523,6 +523,11 @@ class Engine:
     def runs_of(self, stage: str) -> list[Run]:
         """Return what runs for a stage: itself, or all executors of an operator."""
         return [self.runs[chain.name] for chain in self.chains.of(stage)]
+
+    def latency_since(self, stage: str, at: float) -> Latency | None:
+        """Return the latency of rows that a stage, all its executors together, committed at or after clock time `at`."""
+        first, *others = [self.latency[run.spec.name] for run in self.runs_of(stage)]
+        return first.since(at, *others)
 
     def run_of(self, chain: str) -> Run:
         """Return what runs for a chain, from now on if it is a new one."""

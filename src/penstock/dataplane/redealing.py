@@ -34,7 +34,7 @@ class Asked:
     taker: str
     shards: U16
     tasks: int
-    """Of the taker, where it has none yet."""
+    """That the taker gets for them, besides those it has."""
     wanted_at: float
     stood_at: float = 0.0
     """Since when both executors stand still; 0 before."""
@@ -69,7 +69,8 @@ class Redealing:
         self.made: deque[Redealt] = deque(maxlen=1_000)
 
     def ask(self, giver: str, taker: str, shards: U16, tasks: int = 1) -> None:
-        """Let shards pass to another executor of the same operator, which begins with `tasks` tasks if it has none.
+        """Let shards pass to another executor of the same operator, which gets so many more tasks for them; with none,
+        they go to those it has.
 
         Raises:
             PlanError: it cannot be carried out; nothing has changed.
@@ -101,8 +102,8 @@ class Redealing:
             raise PlanError(
                 f"'{giver}' does not have all of the shards {shards.tolist()}; it has {len(mine)}."
             )
-        if tasks < 1:
-            raise PlanError(f"'{taker}' must have at least one core.")
+        if tasks < 0:
+            raise PlanError(f"'{taker}' cannot have {tasks} cores more.")
 
     def _is_sibling(self, giver: str, taker: str) -> bool:
         return taker in self._engine.runs and operator_of(taker) == operator_of(giver)
@@ -164,11 +165,12 @@ class Redealing:
         for shard in one.shards.tolist():
             if shard in giver.handed_over:
                 taker.handed_over[shard] = giver.handed_over.pop(shard)
-        if not any(not slot.leaving for slot in taker.slots.values()):
-            free = [index for index in range(256) if index not in taker.slots]
-            for index in free[: min(one.tasks, len(one.shards))]:
-                taker.slots[index] = TaskSlot(one.taker, index)
         staying = [index for index, slot in sorted(taker.slots.items()) if not slot.leaving]
+        fresh = min(one.tasks if staying else max(1, one.tasks), len(one.shards))
+        if fresh:
+            free = [index for index in range(len(taker.slots) + fresh) if index not in taker.slots]
+            staying = free[:fresh]
+            taker.slots.update({index: TaskSlot(one.taker, index) for index in staying})
         tasks = np.array(staying, np.uint16)[np.arange(len(one.shards)) * len(staying) // len(one.shards)]
         taker.shards.task_of[one.shards] = tasks
         taker.shards.goal[one.shards] = tasks

@@ -71,6 +71,7 @@ def weather_of(seed: int) -> Weather:
 
 def dealt_weather_of(seed: int) -> Weather:
     """As `weather_of`, with shards dealt anew between executors all the time."""
+    actions: tuple[str, ...]
     match seed % 4:
         case 0:
             return Weather(0.0, 0.0, 0.0, actions=DEAL_ACTIONS, disturbances_per_s=60.0, rows=480)

@@ -17,6 +17,7 @@ from penstock.control.apply.actuator import Outcome, Ticket
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.placement import Placement
+from penstock.dataplane.shards import NOBODY
 from penstock.errors import PlanError
 from penstock.spark.nodes import Negotiator
 from penstock.spark.shell import SparkShell
@@ -182,22 +183,23 @@ class SparkActuator:
 
 
 def current_plans(engine: Engine) -> dict[str, ExecutorPlan]:
-    """Return the tasks of every operator that are to stay, the node of each, and its shards."""
+    """Return the tasks of every executor that are to stay, the node of each, and its shards."""
     found = {}
     for name, run in engine.runs.items():
-        if run.spec.kind == "operator":
+        if run.spec.kind == "operator" and len(run.shards.mine()):
             tasks = {
                 slot.index: engine.leases[slot.lease].node if slot.lease in engine.leases else slot.node or ""
                 for slot in run.slots.values()
                 if not slot.leaving
             }
-            found[name] = ExecutorPlan(tasks, run.shards.goal.astype(np.int32))
+            goal = run.shards.goal.astype(np.int32)
+            found[name] = ExecutorPlan(tasks, np.where(goal == NOBODY, -1, goal).astype(np.int32))
     return found
 
 
 def _placement(name: str, wanted: ExecutorPlan) -> Placement:
     tasks: dict[int, str | None] = {index: node or None for index, node in wanted.tasks.items()}
-    return Placement(name, tasks, wanted.task_of.astype(np.uint16))
+    return Placement(name, tasks, np.where(wanted.task_of < 0, NOBODY, wanted.task_of).astype(np.uint16))
 
 
 def _upstream(engine: Engine, stages: tuple[str, ...]) -> tuple[str, ...]:

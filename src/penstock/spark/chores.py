@@ -165,7 +165,7 @@ class Chores:
             return
         awaited, asked = self._office.awaited(), [offer.lease for offer in offers]
         serves = self._shell.hub.ask(lambda: self._shell.engine.foresee_leases(awaited, asked))
-        tasks_of = {name: len(run.slots) for name, run in self._shell.engine.runs.items()}
+        tasks_of = {name: len(run.slots) for name, run in list(self._shell.engine.runs.items())}
         for offer in offers:
             self._shell.hub.expect(offer.lease, offer.token)
             served = serves[offer.lease]
