@@ -17,6 +17,7 @@ from penstock.control.apply.actuator import Outcome, Ticket
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.placement import Placement
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.shards import NOBODY
 from penstock.errors import PlanError
 from penstock.spark.nodes import Negotiator
@@ -42,6 +43,8 @@ class Begun:
     """Stages that stand still while it is carried out."""
     placements: tuple[Placement, ...] = ()
     """What is done once they stand still."""
+    dealt: tuple[str, ...] = ()
+    """Operators whose executors are split or merged."""
 
 
 class SparkActuator:
@@ -62,7 +65,7 @@ class SparkActuator:
         if (plan.add_nodes or plan.release_nodes) and self._negotiator is None:
             raise PlanError("this session has no nodes to add or to release; use a cluster.")
         placements = [_placement(name, wanted) for name, wanted in plan.executors.items()]
-        begun = self._shell.hub.ask(lambda: self._begin(placements, plan.global_pause))
+        begun = self._shell.hub.ask(lambda: self._begin(placements, plan))
         if plan.add_nodes or plan.release_nodes:
             begun.nodes = threading.Thread(
                 target=self._negotiate, args=(plan, begun), name="penstock-nodes", daemon=True
@@ -77,10 +80,16 @@ class SparkActuator:
         self._begun[self._count] = begun
         return Ticket(self._count)
 
-    def _begin(self, placements: list[Placement], pause: bool) -> Begun:
+    def _begin(self, placements: list[Placement], plan: Plan) -> Begun:
         engine = self._shell.engine
         begun = Begun(engine.now(), tuple(one.stage for one in placements), engine.placing.moves_made)
-        if not pause:
+        begun.dealt = tuple(operator_of(one.giver) for one in plan.passes)
+        for one in plan.passes:
+            run = engine.runs[one.giver]
+            shards = np.array(one.shards, np.uint16)
+            taker = one.taker or engine.redealing.next_name(operator_of(one.giver))
+            engine.redeal(one.giver, taker, shards, len({*run.shards.goal[shards].tolist()}))
+        if not plan.global_pause:
             engine.place(placements)
         else:
             engine.placing.check(placements)
@@ -161,6 +170,8 @@ class SparkActuator:
     def _look(self, begun: Begun) -> Outcome | None:
         engine = self._shell.engine
         if begun.paused:
+            return None
+        if any(map(engine.redealing.is_under_way, begun.dealt)):
             return None
         refused = [why for name in begun.stages if (why := engine.placing.why_not(name)) is not None]
         if not refused and not all(engine.placing.is_settled(name) for name in begun.stages):

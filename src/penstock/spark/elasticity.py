@@ -304,6 +304,7 @@ class Elasticity:
             max(1, cores),
             max_nodes=len(there),
             cores_per_node=max(node.cores for node in there),
+            redeals=True,
         )
 
     def _nodes(self) -> list[NodeSample]:
