@@ -52,12 +52,12 @@ POLICIES: Final = {
 }
 """Name in figures -> policy. Static goes first: its rate says how fast the machine is, and so when to shuffle."""
 EPOCH_S: Final = 0.4
-EVERY_S: Final = 0.5
+EVERY_S: Final = 0.2
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
 EXCHANGE_CORES: Final = 16
 SATURATED: Final = Guards(
-    cool_down_s=1.0, hysteresis_s=0.0, max_actions_per_minute=60, payback_s=math.inf, worse_ratio=math.inf
+    cool_down_s=0.3, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
 )
 """Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
 blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
@@ -104,11 +104,10 @@ def under(policy: str, rows: Dynamics, cores: int, rate: Any = None) -> Iterator
     stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores)
     options: dict[str, object] = {"maxEpochSeconds": EPOCH_S}
     if rate is None:
-        # What waits is bounded to about an epoch of rows, and comes in small portions: the rows at work are then those of
-        # the shuffle of the moment, and rows arrive at the rate at which they are worked off.
+        # What waits is bounded to about an epoch of rows: the rows at work are then those of the shuffle of the moment, and
+        # rows arrive at the rate at which they are worked off.
         a_row = rows.payload_bytes + 32
         options["maxWaitingBytes"] = int(cores / ROW_S * EPOCH_S * a_row)
-        options["maxEpochRows"] = int(cores / ROW_S * EPOCH_S / 2)
     with running(stream, **options) as query:
         await_rows(query, NAME, 0)
         query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)

@@ -17,8 +17,9 @@ from penstock.control.apply.actuator import Outcome
 from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
 from penstock.control.measure.estimate import Estimate
-from penstock.control.measure.estimating import Measurer
+from penstock.control.measure.estimating import Measurer, Measuring
 from penstock.control.measure.sample import NodeSample, Sample
+from penstock.control.measure.smoothing import Adapting
 from penstock.control.model.fitting import EpochFits
 from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
@@ -165,7 +166,7 @@ class Elasticity:
             self._steering.loop.guards = guards_of(chosen)
             return
         loop = ControlLoop(
-            Measurer(fit=EpochFits()),
+            Measurer(Measuring(smoothing=Adapting()), fit=EpochFits()),
             chosen,
             sla,
             self._limits(),
