@@ -14,6 +14,7 @@ import numpy.typing as npt
 from penstock.dataplane import records
 from penstock.dataplane.positions import GroupTake, PublishedRows
 from penstock.dataplane.records import Record
+from penstock.dataplane.sojourns import Sojourns
 from penstock.dataplane.state.protocol import I64
 
 COST_WEIGHT = 0.25
@@ -43,6 +44,7 @@ class Counts:
         self.out_bytes = 0
         self.remote_bytes = 0
         """Bytes that tasks read of what another node wrote."""
+        self.sojourns = Sojourns()
 
     def arrive(self, producer: str, rows: PublishedRows) -> None:
         """Rows were published for this stage."""
