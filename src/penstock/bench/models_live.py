@@ -27,14 +27,14 @@ from penstock.control.model.stations import QueueStation, SplitStation, StationM
 
 Cores = tuple[int, ...]
 SESSION_CORES: Final = 16
-CALIBRATION: Final = {400.0: [(1, 2, 1), (2, 4, 1), (4, 6, 2)], 900.0: [(3, 5, 1), (4, 7, 2), (6, 8, 2)]}
+CALIBRATION: Final = {110.0: [(1, 2, 1), (2, 4, 1), (4, 6, 2)], 230.0: [(3, 6, 2), (4, 7, 2), (6, 8, 2)]}
 JUDGED: Final = {
-    500.0: [(2, 3, 1), (2, 4, 1), (3, 6, 2), (4, 8, 2)],
-    800.0: [(3, 5, 2), (3, 6, 2), (4, 6, 2), (4, 8, 2)],
-    1000.0: [(3, 5, 2), (3, 6, 2), (4, 7, 2), (5, 8, 3)],
+    150.0: [(2, 3, 1), (2, 4, 1), (3, 6, 2), (4, 8, 2)],
+    200.0: [(3, 5, 2), (3, 6, 2), (4, 6, 2), (4, 8, 2)],
+    265.0: [(3, 5, 2), (3, 6, 2), (4, 7, 2), (5, 8, 3)],
 }
 """Rate -> cores of each operator in the order of the chain."""
-CHOICE: Final = (800.0, 10)
+CHOICE: Final = (200.0, 10)
 """Rate and K_max at which the models choose, and their choice is compared with its neighbours."""
 MODELS: Final = ("mm1", "mmk", "gigk", "epoch")
 WARM_S: Final = 2.0

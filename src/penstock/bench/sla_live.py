@@ -67,6 +67,10 @@ class Done:
     mean_s: float
     p99_s: float
     actions: int
+    held_up_s: float = 0.0
+    """Median time that a shard that moved sat out."""
+    placed_s: float = 0.0
+    """Median time from the wish to move a shard until its new task had it, a new task's start included."""
     real_cores: float = 0.0
     system_load: float = 0.0
 
@@ -91,6 +95,7 @@ def run_live(policy: str, tasks: int, seconds: int) -> Done:
             latency.mean_ms / 1e3,
             latency.p99_ms / 1e3,
             sum(one.acted for one in query.decisions()),
+            *ask(query, _move_times),
             meter.read().cores,
             os.getloadavg()[0],
         )
@@ -114,6 +119,15 @@ def _steer(query: Any, policy: str) -> None:
         chosen, loop = _make(policy), query.elasticity._steering.loop
         loop.use(chosen)
         loop.guards = make_guards(chosen)
+
+
+def _move_times(engine: Any) -> tuple[float, float]:
+    moves = [(one.held_up_s, one.ready_at - one.wanted_at) for one in engine.placing.moves]
+    return (
+        (float(np.median([one[0] for one in moves])), float(np.median([one[1] for one in moves])))
+        if moves
+        else (0.0, 0.0)
+    )
 
 
 def _watch_tasks(query: Any, seconds: int) -> list[int]:

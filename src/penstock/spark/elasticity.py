@@ -257,7 +257,8 @@ class Elasticity:
             + (f", {one.ratio:.2%}" if one.ratio is not None else "")
             for name, one in self.success().items()
         ]
-        return [*self._shell.hub.ask(look), *held, *([self._errors()] if held else []), placed]
+        errors = [self._errors()] if held else []
+        return [*self._shell.hub.ask(look), *held, *errors, *([placed] if landed or elsewhere else [])]
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""

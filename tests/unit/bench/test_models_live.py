@@ -42,7 +42,7 @@ def table(settings: dict[float, list[tuple[int, ...]]]) -> dict[str, Any]:
 
 
 def test_what_was_seen_is_the_same_after_a_file() -> None:
-    seen = see(400.0, (1, 2, 1))
+    seen = see(110.0, (1, 2, 1))
     assert live.decode(json.loads(json.dumps(live.encode(seen)))) == seen
 
 
