@@ -15,6 +15,7 @@ from penstock.dataplane import records
 from penstock.dataplane.positions import GroupTake, PublishedRows
 from penstock.dataplane.records import Record
 from penstock.dataplane.rowcosts import RowCosts
+from penstock.dataplane.sojourns import Sojourns
 from penstock.dataplane.state.protocol import I64
 
 
@@ -46,6 +47,7 @@ class Counts:
         self.out_bytes = 0
         self.remote_bytes = 0
         """Bytes that tasks read of what another node wrote."""
+        self.sojourns = Sojourns()
 
     def arrive(self, producer: str, rows: PublishedRows) -> None:
         """Rows were published for this stage."""
