@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.control.policy.protocol import Limits
 from penstock.control.sla import END_TO_END, SLA
-from penstock.sim.elastic.arrivals import poisson_arrivals, rates_of
+from penstock.sim.elastic.arrivals import Arrivals, InTurn, poisson_arrivals, rates_of
 from penstock.sim.elastic.cases import FOUR_NODES, Case
 from penstock.sim.elastic.setting import (
     EXPONENTIAL,
@@ -20,7 +20,7 @@ from penstock.sim.elastic.setting import (
     SimOperator,
     spread_over,
 )
-from penstock.workloads.paper_topologies import PaperTopology
+from penstock.workloads.paper_topologies import PaperTopology, Rate
 
 
 def topology_case(
@@ -54,19 +54,21 @@ def topology_case(
         nodes,
         operators,
         {name: SimExecutor(name, plan) for name, plan in placed.items()},
-        tuple(SimEdge(link.producer, link.consumer, link.selectivity) for link in topology.links),
+        tuple(
+            SimEdge(link.producer, link.consumer, link.selectivity, link.burst, in_turn=link.in_turn)
+            for link in topology.links
+        ),
         costs or Costs(),
         epochs,
         step_s=step_s,
     )
     entry = next(one for one in topology.stations if one.name == topology.entry)
-    rates = rates_of(topology.rate, np.ones(entry.shards), seconds)
     cores = sum(node.cores for node in nodes)
     return Case(
         topology.name,
         seed,
         lambda _: setting,
-        lambda: {entry.name: poisson_arrivals(rates, seconds, seed)},
+        lambda: {entry.name: topology_feed(topology, topology.rate, seconds, seed)},
         sla or SLA(topology.latency_s, topology.window_s, scope=END_TO_END),
         seconds,
         Limits(max_cores or cores, 1, len(nodes), nodes[0].cores),
@@ -74,3 +76,12 @@ def topology_case(
         sum(tasks.values()),
         interval_s,
     )
+
+
+def topology_feed(topology: PaperTopology, rate: Rate, seconds: float, seed: int) -> Arrivals:
+    """Return Poisson arrivals at the entry of a topology, at a rate over time: by key, or in turn where it says so."""
+    shards = next(one.shards for one in topology.stations if one.name == topology.entry)
+    if topology.in_turn:
+        single = poisson_arrivals(rates_of(rate, np.ones(1), seconds), seconds, seed)
+        return InTurn(single, shards)
+    return poisson_arrivals(rates_of(rate, np.ones(shards), seconds), seconds, seed)
