@@ -22,7 +22,6 @@ from penstock.sim.elastic.setting import SimNode
 from penstock.sim.elastic.simulation import Simulation
 from penstock.sim.elastic.topologies import topology_case
 from penstock.workloads.paper_topologies import (
-    FREQUENT_PATTERNS,
     LOGO_DETECTION,
     PaperTopology,
     constant,

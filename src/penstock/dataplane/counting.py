@@ -19,7 +19,6 @@ from penstock.dataplane.sojourns import Sojourns
 from penstock.dataplane.state.protocol import I64
 
 
-
 class Counts:
     """What one stage has been given and has done since this start."""
 
