@@ -31,9 +31,12 @@ MAX_LOSSES = 8
 HANDOVER_S = 0.1
 """How long the next epoch of a stage waits at most while shards pass from one task of a node to another, which takes some
 milliseconds: less than an epoch that they would miss."""
-HANDED_AT_ONCE = 16
-"""Shards that a task hands on or takes over at one boundary at most, while rows wait: each takes it some tenths of a
-millisecond, for which the whole stage stands still."""
+HANDED_AT_LEAST = 4
+HANDED_AT_MOST = 64
+HANDED_PER_S = 200.0
+"""Shards that a task hands on or takes over at one boundary, while rows wait: so many for each second that the last epoch
+took, within these bounds. Each takes some tenths of a millisecond, for which the whole stage stands still: a tenth of an
+epoch."""
 
 
 @dataclass
@@ -93,10 +96,18 @@ class Placing:
         for slot, lease in assign_tasks(slots, leases, self._expected_leases(leases), nodes):
             slot.lease, slot.moving_to = lease, None
             self.bring_absent(self._runs[slot.stage])
+            self._warm(self._runs[slot.stage], slot)
         for slot, lease in plan_moves(slots, leases, nodes):
             slot.moving_to = lease
         self._leave_avoided(slots, leases, nodes)
         self._end_idle_leases()
+
+    def _warm(self, run: Run, slot: TaskSlot) -> None:
+        """Let a lease build a task that has no shards yet, before any of them sits out for it."""
+        assert slot.lease is not None
+        if run.spec.stateful and not run.shards.is_under_way(slot.index):
+            slot.warming = True
+            self._engine.send(slot.lease, run.bring(slot, np.empty(0, np.uint16), self._leases[slot.lease].node))
 
     def _expected_leases(self, leases: Sequence[str]) -> int:
         """How many leases there will be outside the nodes that are drained: those in there go only when they are empty,
@@ -171,7 +182,7 @@ class Placing:
         self.assign()
 
     def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
-        slot.lease, slot.moving_to = None, None
+        slot.lease, slot.moving_to, slot.warming = None, None, False
         if run.spec.kind == "operator":
             run.shards.lose(run.assigned_to(slot))
         run.timers.pop(slot.index, None)
@@ -339,7 +350,8 @@ class Placing:
         if not waits:
             return defaultdict(lambda: 1 << 16)
         done = self._handed_after.get(run.spec.name) == run.chain.epoch
-        return defaultdict(lambda: 0 if done else HANDED_AT_ONCE)
+        many = min(max(HANDED_AT_LEAST, round(run.epoch_s * HANDED_PER_S)), HANDED_AT_MOST)
+        return defaultdict(lambda: 0 if done else many)
 
     def _move_between(
         self,
@@ -351,7 +363,7 @@ class Placing:
     ) -> None:
         if destination is None or destination.lease not in self._leases or source.lease not in self._leases:
             return
-        if source.moving_to is not None or destination.moving_to is not None:
+        if source.moving_to is not None or destination.moving_to is not None or destination.warming:
             return
         near = self._leases[source.lease].node == self._leases[destination.lease].node
         name = run.spec.name
@@ -425,6 +437,7 @@ class Placing:
         slot = run.slots.get(brought.task)
         if slot is None or slot.lease != lease:
             return
+        slot.warming = False
         wall = self._engine.wall()
         for shard in brought.shards:
             self.bringings.append((wall, run.spec.name, shard.shard, shard.how))

@@ -190,6 +190,8 @@ class LeaseOffice:
         from pyspark.core.rdd import RDD
         from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
+        if is_local(self._spark):
+            return "", context.parallelize([0], 1)
         known = [node for node in nodes(self._spark) if node.executor_id not in avoid]
         if (len(known) < 2 and not avoid) or not known:
             return "", context.parallelize([0], 1)

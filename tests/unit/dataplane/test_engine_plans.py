@@ -49,7 +49,7 @@ def test_a_shard_moved_inside_a_node_copies_nothing_and_others_do_not_wait(tmp_p
 def test_no_task_hands_on_more_shards_at_one_boundary_than_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placing, "HANDED_AT_ONCE", 1)
+    monkeypatch.setattr(placing, "HANDED_AT_MOST", 1)
     driver = driver_on(tmp_path, 1, nodes=1, rows=4 * ROWS)
     run = driver.engine.runs["fold"]
     driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
