@@ -107,7 +107,9 @@ class Placing:
         assert slot.lease is not None
         if run.spec.stateful and not run.shards.is_under_way(slot.index):
             slot.warming = True
-            self._engine.send(slot.lease, run.bring(slot, np.empty(0, np.uint16), self._leases[slot.lease].node))
+            self._engine.send(
+                slot.lease, run.bring(slot, np.empty(0, np.uint16), self._leases[slot.lease].node)
+            )
 
     def _expected_leases(self, leases: Sequence[str]) -> int:
         """How many leases there will be outside the nodes that are drained: those in there go only when they are empty,
