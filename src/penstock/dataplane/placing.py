@@ -7,7 +7,7 @@ boundary while its last deltas follow. Whoever dies on the way leaves one owner:
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import numpy as np
 from penstock.dataplane import messages
 from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
-from penstock.dataplane.placement import Placement, ShardMove, check_placement
+from penstock.dataplane.placement import NodeRoom, Placement, ShardMove, check_placement, check_room
 from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.shards import Holding
 from penstock.dataplane.state.protocol import U16
@@ -59,6 +59,8 @@ class Placing:
         self.capacity = 1
         self.nodes: set[str] = set()
         """Nodes known besides those of leases."""
+        self.node_slots: dict[str, int] = {}
+        """Tasks that Spark can run at once on each node for this query; a node that is not named may have any number."""
         self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
         self.moves: deque[ShardMove] = deque(maxlen=10_000)
         self.moves_made = 0
@@ -157,9 +159,9 @@ class Placing:
     def _nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}
 
-    def set_nodes(self, nodes: Iterable[str]) -> None:
-        """Say which nodes there are; a task whose node is gone may run anywhere."""
-        self.nodes = set(nodes)
+    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int]) -> None:
+        """Say which nodes there are, and the slots of each; a task whose node is gone may run anywhere."""
+        self.nodes, self.node_slots = set(nodes), dict(slots)
         self.avoid &= self.nodes
         known = self.known_nodes()
         for slot in self.slots():
@@ -243,6 +245,33 @@ class Placing:
             spec = self._runs[one.stage].spec if one.stage in self._runs else None
             check_placement(one, spec, known, self.capacity)
             self._check_nodes(one)
+        for room in self._rooms(wanted):
+            check_room(", ".join(f"'{one.stage}'" for one in wanted), room)
+
+    def _rooms(self, wanted: Sequence[Placement]) -> list[NodeRoom]:
+        """What each node whose slots are known has for a plan."""
+        planned = {one.stage: one.tasks for one in wanted}
+        stay = [
+            slot
+            for slot in self.slots()
+            if (slot.index in planned[slot.stage] if slot.stage in planned else not slot.leaving)
+        ]
+        kept = {name for slot in stay for name in (slot.lease, slot.moving_to)}
+        up = {(slot.stage, slot.index) for slot in stay if slot.lease is not None}
+        new = Counter(
+            node
+            for one in wanted
+            for index, node in one.tasks.items()
+            if node is not None and (one.stage, index) not in up
+        )
+        tasks = (
+            len(stay) + sum(len(one.tasks) for one in wanted) - sum(slot.stage in planned for slot in stay)
+        )
+        held = Counter(lease.node for lease in self._leases.values() if lease.name in kept)
+        return [
+            NodeRoom(node, slots, held[node], new[node], tasks > self.capacity)
+            for node, slots in self.node_slots.items()
+        ]
 
     def _check_nodes(self, one: Placement) -> None:
         for index, node in one.tasks.items():

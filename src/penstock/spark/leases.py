@@ -11,6 +11,7 @@ import functools
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,18 @@ class LeaseOffice:
     def slots(self) -> int:
         """Return how many tasks Spark can run at once now."""
         return slots(self._spark)
+
+    def slots_of(self, known: Sequence[Node]) -> dict[str, int]:
+        """Return how many tasks each node can run at once, without leases of other queries there."""
+        context = self._spark.sparkContext
+        others = Counter(
+            asked.node
+            for office in list(_offices)
+            if office is not self and office._spark.sparkContext is context
+            for asked in [*office.asked.values(), *office.lost.values()]
+        )
+        cores_each = int(context.getConf().get("spark.task.cpus") or 1)
+        return {node.executor_id: node.cores // cores_each - others[node.executor_id] for node in known}
 
     def jobs(self) -> int:
         """Return how many jobs of this office hold or wait for a slot."""
