@@ -15,7 +15,15 @@ from typing import Final
 
 PACKAGES: Final = ("penstock.dataplane.logic", "penstock.dataplane.state")
 """Of these all modules."""
-MODULES: Final = ("penstock", "lmdb", "xxhash", "google_crc32c", "numpy.ma", "pyarrow.compute")
+MODULES: Final = (
+    "penstock",
+    "lmdb",
+    "xxhash",
+    "google_crc32c",
+    "numpy.ma",
+    "pyarrow.compute",
+    "pyarrow.vendored.version",
+)
 OPTIONAL: Final = ("pandas", "pyarrow.pandas_compat", "concurrent.futures.thread")
 """Arrow looks for pandas the first time it is handed an array of numpy's."""
 SPARK: Final = ("pyspark.worker", "pyspark.taskcontext")
