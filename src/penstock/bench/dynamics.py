@@ -34,6 +34,7 @@ from penstock.bench.ours import await_rows, running
 from penstock.bench.parts import Part, choose, run_parts
 from penstock.bench.result import BenchResult
 from penstock.control.plan.guards import Guards
+from penstock.errors import PenstockError
 from penstock.topology.sla import SLA
 from penstock.workloads.dynamics import Dynamics, derive_task_loads, mean_ceiling, shard_of_keys
 
@@ -56,11 +57,17 @@ EVERY_S: Final = 0.2
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
 EXCHANGE_CORES: Final = 16
+STALL_S: Final = 0.5
+"""A sleep that takes this much longer than asked for means that the machine stood still."""
 SATURATED: Final = Guards(
     cool_down_s=0.3, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
 )
 """Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
 blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
+
+
+class UnexplainedAction(PenstockError):
+    """An action that the journal does not explain."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,12 @@ class Seen:
     actions: int
     moved_bytes: int
     real_cores: float
+    stalled_s: float = 0.0
+    """Time in which the machine let nobody work; it is left out."""
+    unexplained: int = 0
+    """Actions that have no sentence in the journal."""
+    sentences: tuple[str, ...] = ()
+    """What the journal says of each action."""
 
     @property
     def seconds(self) -> float:
@@ -122,15 +135,19 @@ def look(query: Any, warm_s: float, seconds: float) -> Seen:
     meter = CpuMeter([os.getpid()])
     before = ask(query, _totals)
     sightings = [Sighting(*ask(query, _sight))]
-    began = time.monotonic()
-    while (passed := time.monotonic() - began) < seconds:
-        time.sleep(min(1.0, seconds - passed + 0.01))
+    began, stalled_s = time.monotonic(), 0.0
+    while (passed := time.monotonic() - began - stalled_s) < seconds:
+        slept_s = sleep_and_time(min(1.0, seconds - passed + 0.01))
+        # A sleep that took far too long says that the machine stood still, which is no policy's doing.
+        stalled_s += slept_s if slept_s > STALL_S else 0.0
         if query.exception() is not None:
             raise query.exception()
-        sightings.append(Sighting(*ask(query, _sight)))
+        at_s, rows = ask(query, _sight)
+        sightings.append(Sighting(at_s - stalled_s, rows))
     after = ask(query, _totals)
     epochs, epochs_s, longest_s, moved = (now - was for was, now in zip(before, after, strict=True))
     latency = query.latency(NAME, began)
+    acted = [one for one in query.decisions() if one.acted]
     return Seen(
         tuple(sightings),
         query.elasticity._actuator.current()[NAME].task_of.astype(np.int64),
@@ -139,10 +156,26 @@ def look(query: Any, warm_s: float, seconds: float) -> Seen:
         longest_s / max(1, epochs),
         query.lastProgress["operators"][NAME]["waitingRows"]
         + query.lastProgress["inputs"]["rows"]["behindRows"],
-        sum(decision.acted for decision in query.decisions()),
+        len(acted),
         int(moved),
         meter.read().cores,
+        stalled_s,
+        sum(not explains(str(one)) for one in acted),
+        tuple(str(one) for one in acted),
     )
+
+
+def sleep_and_time(seconds: float) -> float:
+    """Sleep; return by how much longer it took than asked for."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return time.monotonic() - began - seconds
+
+
+def explains(sentence: str) -> bool:
+    """Whether a sentence of the journal says what was wrong and what was done about it."""
+    symptom, _, action = sentence.partition(";")
+    return bool(symptom.strip() and action.strip())
 
 
 def _sight(engine: Any) -> tuple[float, int]:
@@ -169,9 +202,8 @@ def measure_throughput(
         rows = source.shuffling(omega, speed * expected.get(policy, possible))
         with under(registered, rows, effort.cores) as query:
             seen = look(query, effort.warm_s, effort.seconds)
-            said = [str(one) for one in query.decisions() if one.acted][-3:]
         found = derive_throughput(seen.sightings, rows)
-        _add_throughput(result, f"{tag}_{policy}", found, seen, said)
+        _add_throughput(result, f"{tag}_{policy}", found, seen)
         if policy == "static":
             static, speed = found, found.rate_per_s / expected["static"]
             ceiling = mean_ceiling(rows, found.shuffles, shard_of, seen.task_of)
@@ -186,7 +218,7 @@ def measure_throughput(
             )
 
 
-def _add_throughput(result: BenchResult, tag: str, found: Throughput, seen: Seen, said: list[str]) -> None:
+def _add_throughput(result: BenchResult, tag: str, found: Throughput, seen: Seen) -> None:
     result.add_figures(
         **{
             f"{tag}_per_s": found.rate_per_s,
@@ -196,9 +228,13 @@ def _add_throughput(result: BenchResult, tag: str, found: Throughput, seen: Seen
             f"{tag}_actions": seen.actions,
             f"{tag}_moved_mb_per_s": seen.moved_bytes / 1e6 / seen.seconds,
             f"{tag}_real_cores": seen.real_cores,
+            f"{tag}_stalled_s": seen.stalled_s,
+            f"{tag}_unexplained_actions": seen.unexplained,
         }
     )
-    result.add_figures(**{f"{tag}_last_actions": " | ".join(said)})
+    result.figures[f"{tag}_journal"] = list(seen.sentences)
+    if seen.unexplained:
+        raise UnexplainedAction(f"{seen.unexplained} actions of {tag} have no sentence in the journal.")
     if found.dips_s:
         result.add_figures(**{f"{tag}_dip_s": float(np.median(found.dips_s))})
     result.figures[f"{tag}_by_second"] = [round(rate) for rate in found.by_second]
