@@ -7,38 +7,31 @@ stands its ceiling. The arithmetic is in `dynamics_figures`.
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 import penstock
 from penstock.bench import emulated
-from penstock.bench.changing import ask
 from penstock.bench.dynamics_exchange import exchange_cluster, measure_exchange
 from penstock.bench.dynamics_figures import (
-    Sighting,
     Throughput,
     derive_share_of_ceiling,
     derive_throughput,
     predict_latency_ms,
 )
-from penstock.bench.emulated import NAME, SHARDS, Calculate
+from penstock.bench.dynamics_runs import EVERY_S, ROW_S, SATURATED, Seen, look, turn_s, under
+from penstock.bench.dynamics_simulated import measure_simulated
+from penstock.bench.emulated import SHARDS
 from penstock.bench.machine import CpuMeter
-from penstock.bench.ours import await_rows, running
 from penstock.bench.parts import Part, choose, run_parts
 from penstock.bench.result import BenchResult
-from penstock.control.plan.guards import Guards
 from penstock.errors import PenstockError
-from penstock.topology.sla import SLA
 from penstock.workloads.dynamics import Dynamics, derive_task_loads, mean_ceiling, shard_of_keys
 
-ROW_S: Final = 1e-3
 SOURCES: Final = {
     "zipf-05": Dynamics(zipf=0.5),
     "zipf-08": Dynamics(zipf=0.8),
@@ -52,18 +45,7 @@ POLICIES: Final = {
     "naive_ec": "naive-ec",
 }
 """Name in figures -> policy. Static goes first: its rate says how fast the machine is, and so when to shuffle."""
-EPOCH_S: Final = 0.4
-EVERY_S: Final = 0.2
-"""Time between two turns of the control loop."""
-SLA_S: Final = 0.2
 EXCHANGE_CORES: Final = 16
-STALL_S: Final = 0.5
-"""A sleep that takes this much longer than asked for means that the machine stood still."""
-SATURATED: Final = Guards(
-    cool_down_s=0.3, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
-)
-"""Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
-blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
 
 
 class UnexplainedAction(PenstockError):
@@ -82,109 +64,6 @@ class Effort:
     @staticmethod
     def of(quick: bool) -> Effort:
         return Effort(8, 12.0, 45.0, 60.0) if quick else Effort(16, 30.0, 300.0, 180.0)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a run at one policy came to."""
-
-    sightings: tuple[Sighting, ...]
-    task_of: Any
-    mean_ms: float
-    epoch_s: float
-    longest_task_s: float
-    waiting_rows: int
-    actions: int
-    moved_bytes: int
-    real_cores: float
-    stalled_s: float = 0.0
-    """Time in which the machine let nobody work; it is left out."""
-    unexplained: int = 0
-    """Actions that have no sentence in the journal."""
-    sentences: tuple[str, ...] = ()
-    """What the journal says of each action."""
-
-    @property
-    def seconds(self) -> float:
-        return self.sightings[-1].at_s - self.sightings[0].at_s
-
-
-@contextmanager
-def under(policy: str, rows: Dynamics, cores: int, rate: Any = None) -> Iterator[Any]:
-    """A query of the operator on so many cores under a policy; by default its source gives as much as is taken."""
-    offered = emulated.UNBOUNDED_PER_S if rate is None else rate
-    work = Calculate(ROW_S, emulated.key_bytes_for(32 << 10))
-    stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores)
-    options: dict[str, object] = {"maxEpochSeconds": EPOCH_S}
-    if rate is None:
-        # What waits is bounded to about an epoch of rows: the rows at work are then those of the shuffle of the moment, and
-        # rows arrive at the rate at which they are worked off.
-        a_row = rows.payload_bytes + 32
-        options["maxWaitingBytes"] = int(cores / ROW_S * EPOCH_S * a_row)
-    with running(stream, **options) as query:
-        await_rows(query, NAME, 0)
-        query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
-        if rate is None:
-            query.elasticity._steering.loop.guards = SATURATED
-        yield query
-
-
-def look(query: Any, warm_s: float, seconds: float) -> Seen:
-    """Look at a query once a second, after a while that is not looked at."""
-    time.sleep(warm_s)
-    meter = CpuMeter([os.getpid()])
-    before = ask(query, _totals)
-    sightings = [Sighting(*ask(query, _sight))]
-    began, stalled_s = time.monotonic(), 0.0
-    while (passed := time.monotonic() - began - stalled_s) < seconds:
-        slept_s = sleep_and_time(min(1.0, seconds - passed + 0.01))
-        # A sleep that took far too long says that the machine stood still, which is no policy's doing.
-        stalled_s += slept_s if slept_s > STALL_S else 0.0
-        if query.exception() is not None:
-            raise query.exception()
-        at_s, rows = ask(query, _sight)
-        sightings.append(Sighting(at_s - stalled_s, rows))
-    after = ask(query, _totals)
-    epochs, epochs_s, longest_s, moved = (now - was for was, now in zip(before, after, strict=True))
-    latency = query.latency(NAME, began)
-    acted = [one for one in query.decisions() if one.acted]
-    return Seen(
-        tuple(sightings),
-        query.elasticity._actuator.current()[NAME].task_of.astype(np.int64),
-        latency.mean_ms if latency is not None else float("inf"),
-        epochs_s / max(1, epochs),
-        longest_s / max(1, epochs),
-        query.lastProgress["operators"][NAME]["waitingRows"]
-        + query.lastProgress["inputs"]["rows"]["behindRows"],
-        len(acted),
-        int(moved),
-        meter.read().cores,
-        stalled_s,
-        sum(not explains(str(one)) for one in acted),
-        tuple(str(one) for one in acted),
-    )
-
-
-def sleep_and_time(seconds: float) -> float:
-    """Sleep; return by how much longer it took than asked for."""
-    began = time.monotonic()
-    time.sleep(seconds)
-    return time.monotonic() - began - seconds
-
-
-def explains(sentence: str) -> bool:
-    """Whether a sentence of the journal says what was wrong and what was done about it."""
-    symptom, _, action = sentence.partition(";")
-    return bool(symptom.strip() and action.strip())
-
-
-def _sight(engine: Any) -> tuple[float, int]:
-    return engine.now(), int(engine.runs[NAME].counts.completed.sum())
-
-
-def _totals(engine: Any) -> tuple[float, float, float, float]:
-    counts = engine.runs[NAME].counts
-    return counts.epochs, counts.epochs_s, counts.longest_task_s, engine.placing.moved_bytes[NAME]
 
 
 def measure_throughput(
@@ -296,7 +175,7 @@ def idle(result: BenchResult, effort: Effort) -> None:
             result.add_figures(
                 **{
                     f"{policy}_idle_cores": meter.read().cores,
-                    f"{policy}_turn_ms": 1e3 * _turn_s(query),
+                    f"{policy}_turn_ms": 1e3 * turn_s(query),
                 }
             )
 
@@ -312,18 +191,11 @@ def exchange(result: BenchResult, effort: Effort) -> None:
         measure_exchange(result, POLICIES, SATURATED, EXCHANGE_CORES, effort.warm_s, effort.seconds)
 
 
-def _turn_s(query: Any) -> float:
-    """Return what one more turn of the control loop takes."""
-    elasticity = query.elasticity
-    began = time.perf_counter()
-    sample = elasticity._take()
-    if sample is not None and elasticity._steering is not None:
-        elasticity._steering.loop.policy.propose(
-            elasticity._steering.loop.measurer.measure(sample, 1.0),
-            SLA(SLA_S),
-            elasticity._steering.loop.limits,
-        )
-    return time.perf_counter() - began
+def simulated(result: BenchResult, quick: bool) -> None:
+    """The paper's size, simulated; a quick run leaves out the other baselines."""
+    policies = {name: POLICIES[name] for name in ("static", "elastic")} if quick else POLICIES
+    seconds = 30.0 if quick else 120.0
+    measure_simulated(result, SOURCES, policies, OMEGAS[1:], SATURATED, 10.0, seconds, EVERY_S)
 
 
 def summarise(result: BenchResult) -> None:
@@ -352,7 +224,13 @@ def parts_of(quick: bool) -> dict[str, Part]:
     parts |= {f"latency-{name}": _latency_part(name, effort) for name in SOURCES}
     idles = tuple(f"{policy}_idle_cores" for policy in POLICIES)
     rates = tuple(f"exchange_{policy}_per_s" for policy in POLICIES)
+    shares = tuple(
+        f"simulated_256_{name.replace('-', '_')}_w{omega}_elastic_share_of_ceiling"
+        for name in SOURCES
+        for omega in OMEGAS[1:]
+    )
     return parts | {
+        "simulated-256": Part(lambda result: simulated(result, quick), (), shares),
         "idle": Part(lambda result: idle(result, effort), (), idles),
         "exchange": Part(lambda result: exchange(result, effort), (), rates),
     }
@@ -386,6 +264,6 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     chosen = choose(parts, only)
     cores = Effort.of(quick).cores
     result.emulated.append(f"{emulated.EMULATION}: {cores} of them")
-    if chosen != ["exchange"]:
+    if not set(chosen) <= {"exchange", "simulated-256"}:
         penstock.session("penstock-bench-dynamics", cores=cores)
     return run_parts(result, parts, only, quick)

@@ -147,7 +147,9 @@ def measure_simulated(
                 chosen = None if policy == "static" else registered
                 found = simulate(rows, chosen, guards, warm_s, seconds, every_s)
                 rate = found.throughput.rate_per_s
-                result.add_figures(**{f"{tag}_{policy}_per_s": rate, f"{tag}_{policy}_actions": found.actions})
+                result.add_figures(
+                    **{f"{tag}_{policy}_per_s": rate, f"{tag}_{policy}_actions": found.actions}
+                )
                 if policy == "static":
                     static = found.throughput
                     ceiling = mean_ceiling(rows, static.shuffles, shard_of, hashed())

@@ -18,7 +18,6 @@ from penstock.dataplane.rowcosts import RowCosts
 from penstock.dataplane.state.protocol import I64
 
 
-
 class Counts:
     """What one stage has been given and has done since this start."""
 
