@@ -1,8 +1,9 @@
 """`penstock bench dynamics`: throughput and latency while key frequencies are shuffled (Elasticutor 5.1, figures 6 and 7).
 
-One part for each distribution of keys and number of shuffles a minute (ω), four policies in each on the same runtime; parts
-for latency at fixed loads and for what each policy costs a query that has nothing to do. Beside every throughput ratio
-stands its ceiling. The arithmetic is in `dynamics_figures`.
+One part for each distribution of keys and number of shuffles a minute (ω), static and elastic on the same runtime, and one
+for the other baselines; parts for latency at fixed loads, for what each policy costs a query that has nothing to do, for the
+exchange, and for 256 simulated cores. Beside every throughput ratio stands its ceiling; the arithmetic is in
+`dynamics_figures`.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ def exchange(result: BenchResult, effort: Effort) -> None:
 
 def simulated(result: BenchResult, quick: bool) -> None:
     """The paper's size, simulated; a quick run leaves out the other baselines."""
-    policies = {name: POLICIES[name] for name in ("static", "elastic")} if quick else POLICIES
+    policies = _chosen("static", "elastic") if quick else POLICIES
     seconds = 30.0 if quick else 120.0
     measure_simulated(result, SOURCES, policies, OMEGAS[1:], SATURATED, 10.0, seconds, EVERY_S)
 
@@ -218,9 +219,11 @@ def summarise(result: BenchResult) -> None:
 def parts_of(quick: bool) -> dict[str, Part]:
     """Return the parts with what each owes."""
     effort = Effort.of(quick)
-    parts = {
-        f"{name}-w{omega}": _throughput_part(name, omega, effort) for name in SOURCES for omega in OMEGAS
-    }
+    parts: dict[str, Part] = {}
+    for name in SOURCES:
+        for omega in OMEGAS:
+            parts[f"{name}-w{omega}"] = _throughput_part(name, omega, effort)
+            parts[f"{name}-w{omega}-baselines"] = _baselines_part(name, omega, effort)
     parts |= {f"latency-{name}": _latency_part(name, effort) for name in SOURCES}
     idles = tuple(f"{policy}_idle_cores" for policy in POLICIES)
     rates = tuple(f"exchange_{policy}_per_s" for policy in POLICIES)
@@ -238,7 +241,7 @@ def parts_of(quick: bool) -> dict[str, Part]:
 
 def _throughput_part(name: str, omega: int, effort: Effort) -> Part:
     def run_it(result: BenchResult) -> None:
-        measure_throughput(result, name, omega, effort, POLICIES)
+        measure_throughput(result, name, omega, effort, _chosen("static", "elastic"))
         summarise(result)
 
     ratios = () if omega == 0 else (f"share_of_ceiling_w{omega}",)
@@ -246,6 +249,18 @@ def _throughput_part(name: str, omega: int, effort: Effort) -> Part:
     if name == "hot-keys":
         return Part(run_it, ("share_of_ceiling_hot_keys",), (*owed, "ceiling"))
     return Part(run_it, ratios, owed)
+
+
+def _baselines_part(name: str, omega: int, effort: Effort) -> Part:
+    """The other baselines, against static of the same part."""
+    policies = _chosen("static", "resource_centric", "naive_ec")
+    tag = f"{name.replace('-', '_')}_w{omega}"
+    owed = tuple(f"{tag}_{policy}_share_of_ceiling" for policy in policies if policy != "static")
+    return Part(lambda result: measure_throughput(result, name, omega, effort, policies), (), owed)
+
+
+def _chosen(*names: str) -> dict[str, str]:
+    return {name: POLICIES[name] for name in names}
 
 
 def _latency_part(name: str, effort: Effort) -> Part:
