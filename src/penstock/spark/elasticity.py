@@ -222,7 +222,7 @@ class Elasticity:
 
         landed, elsewhere = self._shell.landed
         placed = f"leases asked for on a node: {landed} came up there, {elsewhere} elsewhere"
-        return [*self._shell.hub.ask(look), placed]
+        return [*self._shell.hub.ask(look), *([placed] if landed or elsewhere else [])]
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""

@@ -33,6 +33,8 @@ def find_fault(name: str, sample: ExecutorSample) -> str | None:
     if not np.isfinite(sample.busy_s[held]).all() or not all(math.isfinite(x) and x >= 0 for x in numbers):
         return f"a time of {name} is no number"
     indexes = {task.index for task in sample.tasks}
+    if held.any() and not indexes:
+        return f"no task of {name} is up yet"
     if not set(sample.task_of[held].tolist()) <= indexes:
         return f"a shard of {name} belongs to a task that is not there"
     return None
