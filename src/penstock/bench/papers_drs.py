@@ -78,7 +78,12 @@ def same_end(topology: PaperTopology, rate_per_s: float, minutes: float = 27.0, 
             topology,
             constant(rate_per_s),
         )
-        found = follow(case, lambda: _Delayed(wait_s, k_max=K_MAX, min_gain=0.0), look_s=30.0, measuring=_window(wait_s / 2, wait_s / 28))
+        found = follow(
+            case,
+            lambda: _Delayed(wait_s, k_max=K_MAX, min_gain=0.0),
+            look_s=30.0,
+            measuring=_window(wait_s / 2, wait_s / 28),
+        )
         runs[":".join(map(str, start))] = {
             "end": _ratio(found.last()),
             "actions": len(found.decisions),
@@ -149,8 +154,8 @@ def which_model(rate_per_s: float, seconds: float = 3600.0, seed: int = 1) -> Ta
     """Figure 10: K_max = 7, frames with uniform gaps; 2:4:1 and 3:3:1 as measured and by both models."""
     found: dict[str, Any] = {}
     chosen: dict[str, str] = {}
-    # The paper prints gaps of [1/8, 1/2] s for 5 and [1/9, 1/3] s for 6 frames a second; their means are 3.2 and 4.5 frames,
-    # so the gaps keep their ratio and take the mean that gives the stated rate.
+    # The paper prints gaps of [1/8, 1/2] s for 5 and [1/9, 1/3] s for 6 frames a second; their means are 3.2 and 4.5
+    # frames, so the gaps keep their ratio and take the mean that gives the stated rate.
     ratio = 4.0 if rate_per_s <= 5 else 3.0
     low = 2 / (1 + ratio) / rate_per_s
     high = ratio * low

@@ -82,13 +82,17 @@ def follow(
     guards: Guards = NO_GUARDS,
     measuring: Measuring | None = None,
     latencies: int = 1,
+    started: Callable[[Simulation], None] | None = None,
 ) -> Followed:
     """Run one policy, or none, through a case; papers know no guards, so there are none unless they are given.
 
     Args:
         latencies: turns over which the measured end-to-end latency is averaged before the policy sees it.
+        started: is given the simulation before its clock runs.
     """
     sim = Simulation(case.setting(case.tasks), case.feeds(), case.sla, case.seconds, case.seed)
+    if started is not None:
+        started(sim)
     journal = Journal(capacity=20_000)
     loop = None
     if make is not None:
@@ -165,10 +169,7 @@ class _Seen:
             self._tasks,
             self._nodes,
             self._used,
-            {
-                n: self._since(float(sim.success(n).mean()), self._before.get(n, 0.0))
-                for n in self._operators
-            },
+            {n: self._since(float(sim.success(n).mean()), self._before.get(n, 0.0)) for n in self._operators},
             self._since(sim.end_to_end_success(), self._total_before),
             mean_s,
             _mean_since(times, tasks, self._from_s, sim.now_s),

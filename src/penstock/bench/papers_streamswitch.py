@@ -37,7 +37,7 @@ OPERATOR_NAME: Final = "query"
 BASE_PER_S: Final = 30_000.0
 EPSILON: Final = 0.2
 FLINK: Final = Costs(within_node_s=0.25, move_fixed_s=0.5, task_start_s=0.25, move_bytes_per_s=100e6)
-"""Half a second for a treatment, about what figure 14 shows for its calmest workload: Flink's barriers, not this engine's."""
+"""Half a second for a treatment, about what figure 14 shows for its calmest workload: Flink's, not this engine's."""
 
 
 def sinusoid_case(
@@ -94,7 +94,9 @@ def _line(runs: Sequence[Followed]) -> dict[str, Any]:
         "tasks": round(float(np.mean([run.mean_tasks for run in runs])), 2),
         "treatments": {kind: round(float(np.mean([one[kind] for one in kinds])), 1) for kind in kinds[0]},
         "switching_s": round(float(np.mean([sum(one) / max(len(one), 1) for one in took])), 3),
-        "switching_share": round(float(np.mean([sum(one) / s for one, s in zip(took, span, strict=True)])), 4),
+        "switching_share": round(
+            float(np.mean([sum(one) / s for one, s in zip(took, span, strict=True)])), 4
+        ),
     }
 
 
@@ -195,7 +197,9 @@ def two_operators(
             interval_s=0.1,
             step_s=0.1,
         )
-        runs.append(follow(case, lambda: StreamSwitchPolicy(margin=EPSILON, split=_split(split_s)), warm_s=warm_s))
+        runs.append(
+            follow(case, lambda: StreamSwitchPolicy(margin=EPSILON, split=_split(split_s)), warm_s=warm_s)
+        )
     total = [run.total_success for run in runs]
     return {
         "split_s": split_s,

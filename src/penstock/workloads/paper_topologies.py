@@ -139,9 +139,9 @@ FREQUENT_PATTERNS: Final = PaperTopology(
     "frequent-patterns",
     "DRS V-A, figure 5",
     "generator",
-    # 320 tweets a second: loads of 4, 10 and 1.4 cores, for which K_max = 22 is best shared out as 6:13:3, and the other two
-    # starts of figure 8, 8:12:2 and 7:13:2, are stable. Three candidates a tweet, one detection in ten goes round the loop,
-    # three in ten are reported; the paper does not say.
+    # 320 tweets a second: loads of 4, 10 and 1.4 cores, for which K_max = 22 is best shared out as 6:13:3, and the other
+    # two starts of figure 8, 8:12:2 and 7:13:2, are stable. Three candidates a tweet, one detection in ten goes round the
+    # loop, three in ten are reported; the paper does not say.
     (
         Station("generator", 4.0 / 320, shards=240),
         Station("detector", 10.0 / (960 / 0.9), shards=240),
@@ -161,9 +161,9 @@ LOGO_DETECTION: Final = PaperTopology(
     "logo-detection",
     "DRS V-A, figures 4, 9 and 10",
     "extract",
-    # The compute-bound chain. With 0.27 s to extract a frame and 0.35 s to match its features M/M/k gives all the allocations
-    # that the paper prints: 10:11:1 for K_max = 22 at 13 frames a second (figure 6), 4:6:1 for T_max = 1 s at 12 (figure 9),
-    # 3:3:1 for K_max = 7 at 5 and at 6 (figure 10). 25 features a frame, one in five matches; the paper does not say.
+    # The compute-bound chain. With 0.27 s to extract a frame and 0.35 s to match its features M/M/k gives all allocations
+    # that the paper prints: 10:11:1 for K_max = 22 at 13 frames a second (figure 6), 4:6:1 for T_max = 1 s at 12 (figure
+    # 9), 3:3:1 for K_max = 7 at 5 and 6 (figure 10). 25 features a frame, one in five matches; the paper does not say.
     (
         Station("extract", 0.27, shards=240),
         Station("match", 0.014, shards=240),
