@@ -8,7 +8,7 @@ same code. Only what `on_appended` confirmed is ever published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,13 +25,14 @@ from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.placing import HANDOVER_S, Placing
 from penstock.dataplane.positions import GroupTake, stamp_of, take_epoch, waiting_rows
-from penstock.dataplane.program import Program
+from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.redealing import Redealing
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sink_steps import SinkSteps
+from penstock.dataplane.sojourns import stays_of
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
@@ -121,9 +122,9 @@ class Engine:
         self.placing.assign()
         self.step()
 
-    def set_nodes(self, nodes: Iterable[str]) -> None:
-        """Say which nodes there are, leases on them or not."""
-        self.placing.set_nodes(nodes)
+    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int] | None = None) -> None:
+        """Say which nodes there are, leases on them or not, and how many tasks each can run for this query."""
+        self.placing.set_nodes(nodes, slots or {})
 
     def place(self, wanted: Sequence[Placement], timeout_s: float = PLAN_TIMEOUT_S) -> None:
         """Give stages other tasks, nodes or shards; each begins at its next boundary, the others do not notice.
@@ -461,13 +462,17 @@ class Engine:
 
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
+        now, wall_us = self._clock(), round(self._wall() * 1e6)
         for edge, rows in self.chains.apply(record, pending.encoded):
+            if run.spec.kind != "source":
+                rows.arrived_us = wall_us
             for consumer in self.runs_of(edge.consumer):
                 mine = None if self.chains.is_plain else consumer.task_of != NOBODY
                 consumer.counts.arrive(run.spec.name, rows, mine)
-        now = self._clock()
         if record.stamp is not None and record.kind != "intent":
-            self.latency[run.spec.name].add(now, round(self._wall() * 1e6), record.stamp)
+            self.latency[run.spec.name].add(now, wall_us, record.stamp)
+            if run.spec.kind == "operator":
+                run.counts.sojourns.add(now, wall_us, stays_of(run.takes, record))
         run.finish(now, record)
         self.placing.bring_absent(run)
         if record.batch is not None:
@@ -532,7 +537,8 @@ class Engine:
     def run_of(self, chain: str) -> Run:
         """Return what runs for a chain, from now on if it is a new one."""
         if chain not in self.runs:
-            self.runs[chain] = Run(self.chains[chain], self.settings)
+            run = self.runs[chain] = Run(self.chains[chain], self.settings)
+            run.counts.sojourns.pairs = self.runs[operator_of(chain)].counts.sojourns.pairs
             self.latency[chain] = LatencyLog()
         return self.runs[chain]
 

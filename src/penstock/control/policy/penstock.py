@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -81,6 +82,8 @@ class PenstockPolicy:
     split: BoundSplit = field(default_factory=BoundSplit)
     coarse: CoarseStep = field(default_factory=CoarseStep)
     name: str = "penstock"
+    model: ClassVar[str] = "mm1"
+    """What predicts the latencies it names."""
     _forecasters: dict[str, Forecaster] = field(default_factory=dict)
     _negotiator: Negotiator = field(init=False)
     _acted_s: deque[tuple[float, bool]] = field(default_factory=deque)
@@ -240,7 +243,9 @@ class PenstockPolicy:
             ["shifted the bound: " + ", ".join(f"{o} {s:.0%}" for o, s in shares.items())] if shares else []
         )
         self._remember(now.at_s, treated, urgent)
-        return Proposal(plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": "mm1"})
+        return Proposal(
+            plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": self.model}
+        )
 
     def _remember(self, at_s: float, treated: list[_Finding], urgent: bool) -> None:
         self._acted_s.append((at_s, urgent))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -87,7 +89,7 @@ def test_there_is_one_step_in_so_many_seconds() -> None:
     found = [step.propose(outgrown(float(at)), LIMITS) is not None for at in range(0, 300, 10)]
     assert 1 <= sum(found) <= 4
     steps = [at for at, one in zip(range(0, 300, 10), found, strict=True) if one]
-    assert all(later - earlier >= 60 for earlier, later in zip(steps, steps[1:], strict=False))
+    assert all(later - earlier >= 60 for earlier, later in itertools.pairwise(steps))
 
 
 def test_what_is_more_pressing_comes_first_and_the_step_is_not_lost() -> None:
