@@ -133,12 +133,14 @@ class Elasticity:
         return f"{len(shards)} shards of '{operator}' go to task {task}"
 
     def _executor_with(self, operator: str, shards: Sequence[int]) -> tuple[str, ExecutorPlan]:
-        """The executor of an operator that has all of these shards; one that does not, where nobody does."""
+        """The executor of an operator that has all of these shards; its only one, where nobody does."""
         current = self._actuator.current()
         mine = {name: plan for name, plan in current.items() if operator in (name, operator_of(name))}
         for name, plan in mine.items():
             if all(0 <= shard < len(plan.task_of) and plan.task_of[shard] >= 0 for shard in shards):
                 return name, plan
+        if not mine:
+            raise PlanError(f"'{operator}' is no operator, or an executor that has no shards.")
         if len(mine) > 1:
             raise PlanError(
                 f"shards {', '.join(map(str, shards))} are not all in one executor of '{operator}', which has "

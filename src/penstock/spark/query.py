@@ -23,6 +23,7 @@ from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.requests import answer_requests
 from penstock.errors import DeclarationError, PenstockError, QueryError
 from penstock.spark import listening
@@ -239,7 +240,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator)
+        self._check_operator(operator, executors=True)
         return self.elasticity.rescale(operator, cores, nodes)
 
     def move(self, operator: str, shards: int | Iterable[int], task: int) -> str:
@@ -248,7 +249,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator)
+        self._check_operator(operator, executors=True)
         return self.elasticity.move(operator, [shards] if isinstance(shards, int) else list(shards), task)
 
     def split(self, operator: str) -> str:
@@ -261,7 +262,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator)
+        self._check_operator(operator, executors=True)
         return self.elasticity.split(operator)
 
     def merge(self, operator: str) -> str:
@@ -273,7 +274,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator)
+        self._check_operator(operator, executors=True)
         return self.elasticity.merge(operator)
 
     def drain(self, node: str, release: bool = False, timeout: float = 60.0) -> str:
@@ -320,11 +321,11 @@ class Query:
             or []
         )
 
-    def _check_operator(self, name: str) -> None:
+    def _check_operator(self, name: str, executors: bool = False) -> None:
         if self._shell is None:
             return
         there = list(self._shell.engine.program.stages)
-        if name not in there and name not in self._shell.engine.runs:
+        if name not in there and not (executors and operator_of(str(name)) in there):
             raise DeclarationError(
                 f"query {self.name or self.id} has no operator {name!r}{nearest(str(name), there)}; it has "
                 f"{', '.join(there)}."
