@@ -7,7 +7,7 @@ one. A part of the engine: no I/O, and nothing about which shards should go.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -172,10 +172,23 @@ class Redealing:
             staying = free[:fresh]
             taker.slots.update({index: TaskSlot(one.taker, index) for index in staying})
         tasks = np.array(staying, np.uint16)[np.arange(len(one.shards)) * len(staying) // len(one.shards)]
+        self._stay_near(taker, one, tasks, staying[-fresh:] if fresh else [])
         taker.shards.task_of[one.shards] = tasks
         taker.shards.goal[one.shards] = tasks
         for index, slot in giver.slots.items():
             slot.leaving = slot.leaving or not giver.shards.wanted_by(index)
+
+    def _stay_near(self, taker: Run, one: Asked, tasks: U16, fresh: list[int]) -> None:
+        """Put new tasks where most of their shards were let go: there they are opened, elsewhere they are rebuilt."""
+        known = self._engine.placing.known_nodes()
+        for index in fresh:
+            found = Counter(
+                taker.handed_over[shard].node
+                for shard in one.shards[tasks == index].tolist()
+                if shard in taker.handed_over
+            )
+            node = max(found, key=lambda name: found[name], default=None)
+            taker.slots[index].node = node if node in known else None
 
     def part_started(self) -> None:
         """The base is durable: the new deal holds."""

@@ -14,6 +14,7 @@ from tests.faults.runs import fast_disk
 from penstock.dataplane import records
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.executors import begin_shares, in_order, pass_shards, spread_specs
+from penstock.dataplane.exports import add_exports, stage_name
 from penstock.dataplane.inspecting import look, view_stages
 from penstock.dataplane.positions import START, Budget, ChannelKey, PublishedRows, ShardGroup, take_epoch
 from penstock.dataplane.program import executor_name, operator_of
@@ -230,6 +231,24 @@ def test_a_driver_that_dies_before_the_base_leaves_the_old_deal_and_after_it_the
     owned = {chain.name: chain.shards().tolist() for chain in driver.engine.chains.of("fold")}
     assert owned == ({"fold": [1, 2, 4, 6, 7], "fold#2": [0, 3, 5]} if when == "after" else {"fold": [*range(8)]})
     finish(driver)
+
+
+def test_a_topology_that_grows_goes_on_with_all_executors(tmp_path: Path) -> None:
+    driver = driver_on(tmp_path, 4, nodes=1)
+    driver.run_until(lambda: driver.engine.chains["fold"].epoch > 3 and driver.engine.runs["fold"].is_whole)
+    _redeal(driver, "fold", "fold#2", [1, 2, 6])
+    driver.run_until(lambda: driver.engine.chains["fold#2"].epoch > 12)
+    driver.stop()
+    grown = add_exports(local_program(), ["fold"])
+    again = Driver(
+        fast_disk(), driver.checkpoint, grown, KEPT, 4, str(tmp_path / "node"), rows=ROWS, sink=driver.sink
+    )
+    names = [*again.engine.chains.by_name]
+    assert {"fold", "fold#2", stage_name("fold")} <= set(names)
+    export = again.engine.chains[stage_name("fold")]
+    assert {key.chain for group in export.groups for key in group.at} == {"fold", "fold#2"}
+    assert again.run_until("drained", 30.0), again.failed
+    assert sorted({row["id"] for row in again.sink.rows() if "k" not in row}) == list(range(ROWS))
 
 
 def test_what_cannot_be_dealt_is_refused_with_the_reason(tmp_path: Path) -> None:
