@@ -537,7 +537,7 @@ class Engine:
     def run_of(self, chain: str) -> Run:
         """Return what runs for a chain, from now on if it is a new one."""
         if chain not in self.runs:
-            run = self.runs[chain] = Run(self.chains[chain], self.settings)
+            run = self.runs[chain] = Run(self.chains[chain], self.settings, begins=False)
             run.counts.sojourns.pairs = self.runs[operator_of(chain)].counts.sojourns.pairs
             self.latency[chain] = LatencyLog()
         return self.runs[chain]

@@ -86,7 +86,8 @@ def _tasks_of(spec: StageSpec, share: int) -> int:
 class Run:
     """One stage at work."""
 
-    def __init__(self, chain: Chain, settings: Settings) -> None:
+    def __init__(self, chain: Chain, settings: Settings, begins: bool = True) -> None:
+        """With `begins`, the tasks of the spec have the chain's shards; else whoever makes it says which have them."""
         spec = chain.spec
         self.chain = chain
         self.spec = spec
@@ -122,7 +123,7 @@ class Run:
         self.epochs_s = 0.0
         """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
-        share = chain.shards()
+        share = chain.shards() if begins else np.empty(0, np.uint16)
         tasks = 0 if spec.kind == "sink" or spec.ingested else _tasks_of(spec, len(share))
         self.slots = {index: TaskSlot(spec.name, index) for index in range(tasks)}
         task_of = np.full(spec.shards, NOBODY, np.uint16)

@@ -173,6 +173,8 @@ def test_an_executor_is_split_and_merged_while_rows_flow_and_nothing_is_copied_i
     before = len(engine.placing.bringings)
     _redeal(driver, found.giver, found.taker, found.shards.tolist(), found.tasks)
     assert driver.run_until(lambda: engine.runs["fold#2"].is_whole)
+    assert len(engine.runs["fold#2"].slots) == found.tasks
+    assert driver.run_until(lambda: len(engine.runs["fold"].slots) + found.tasks == 2), "as many as before"
     how = {entry[3] for entry in list(engine.placing.bringings)[before:] if entry[1] == "fold#2"}
     assert how == {"local"}, "environments are handed over"
     assert driver.run_until(lambda: engine.runs["fold#2"].epochs > 2)
@@ -248,7 +250,9 @@ def test_a_topology_that_grows_goes_on_with_all_executors(tmp_path: Path) -> Non
     export = again.engine.chains[stage_name("fold")]
     assert {key.chain for group in export.groups for key in group.at} == {"fold", "fold#2"}
     assert again.run_until("drained", 30.0), again.failed
-    assert sorted({row["id"] for row in again.sink.rows() if "k" not in row}) == list(range(ROWS))
+    for name in ("fold", "gather"):
+        assert sum(chain.rows_in for chain in again.engine.chains.of(name)) == ROWS
+    assert not verify(fast_disk(), again.checkpoint).damaged
 
 
 def test_what_cannot_be_dealt_is_refused_with_the_reason(tmp_path: Path) -> None:
