@@ -75,7 +75,8 @@ class Chain:
         self.channels = _channels_of(spec)
         self.edge_bytes: dict[int, int] = dict.fromkeys(self.out, 0)
         self.event_us: dict[int, int] = {}
-        """By edge: latest event time of all rows so far, where the edge has a watermark of its own."""
+        """By edge: latest event time of all rows so far, where the edge has a watermark of its own. Executors of one
+        operator share it, or one without rows would hold up the watermark of all."""
         self.said: dict[int, int | None] = {}
         """By edge: what was last said of event time."""
         self.offset = 0
@@ -404,6 +405,7 @@ class Chains:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.by_name = _begin(program)
+        self._share_event_times()
 
     def of(self, operator: str) -> list[Chain]:
         """Return the chains of a stage: one, or those of all executors of an operator."""
@@ -507,6 +509,7 @@ class Chains:
         for saved in base.chains:
             if saved.chain in self.by_name:
                 self.by_name[saved.chain].load_base(saved)
+        self._share_event_times()
         for record, encoded in tail:
             self.apply(record, encoded)
 
@@ -517,6 +520,15 @@ class Chains:
         for name, chain in self.by_name.items():
             if chain.spec is not specs[name]:
                 chain.name, chain.spec, chain.channels = name, specs[name], _channels_of(specs[name])
+        self._share_event_times()
+
+    def _share_event_times(self) -> None:
+        for name in self.program.stages if not self.is_plain else ():
+            chains = self.of(name)
+            known = [(edge, event_us) for chain in chains for edge, event_us in chain.event_us.items()]
+            latest = dict(sorted(known, key=lambda one: one[1]))
+            for chain in chains:
+                chain.event_us = latest
 
     def _add(self, name: str) -> None:
         """Begin a further executor, without shards: it has said that nothing comes of it."""

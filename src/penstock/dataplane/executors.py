@@ -79,8 +79,6 @@ def pass_shards(giver: Chain, taker: Chain, shards: U16) -> None:
     barriers = {edge.edge for edge in giver.spec.edges if edge.marked or giver.out[edge.edge]}
     _pass_positions(giver, taker, shards)
     _pass_state(giver, taker, shards)
-    for edge, event_us in giver.event_us.items():
-        taker.event_us.setdefault(edge, event_us)
     epoch = 1 + max(giver.epoch, taker.epoch)
     taker.time_us = max(giver.time_us, taker.time_us)
     for chain in (giver, taker):

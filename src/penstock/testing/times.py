@@ -66,7 +66,7 @@ class Times:
 
     def _follow(self, spec: StageSpec) -> None:
         shards: list[int | None] = [None] * spec.shards
-        events: dict[str, dict[int, int]] = {}
+        events: dict[int, int] = {}
         heard: dict[int, dict[Channel, int | None]] = {}
         owners = self._begin(spec)
         ended = False
@@ -74,8 +74,6 @@ class Times:
             if isinstance(event, Redeal):
                 for shard in unpack_u16(event.shards).tolist():
                     owners[shard] = event.taker
-                for number, event_us in events.get(event.giver, {}).items():
-                    events.setdefault(event.taker, {}).setdefault(number, event_us)
                 if event.taker not in self._epochs:  # it had said that nothing came of it
                     self._say(spec, event.taker, 0, dict.fromkeys([edge.edge for edge in spec.edges], END_US))
                 epoch = 1 + max(self._epochs.get(event.giver, 0), self._epochs.get(event.taker, 0))
@@ -85,19 +83,18 @@ class Times:
                         spec,
                         chain,
                         epoch,
-                        _marks(spec, mine, shards, heard, events.get(chain, {}), ended, False),
+                        _marks(spec, mine, shards, heard, events, ended, False),
                     )
                 continue
             if spec.kind == "operator":
                 self._move(spec, event, shards, heard)
             ended = ended or event.watermark_us == END_US
-            latest = events.setdefault(event.chain, {})
             for part in event.parts:
                 for number, event_us in part.event_us:
-                    latest[number] = max(event_us, latest.get(number, event_us))
+                    events[number] = max(event_us, events.get(number, event_us))
             mine = [shard for shard, owner in owners.items() if owner == event.chain]
             self._say(
-                spec, event.chain, event.epoch, _marks(spec, mine, shards, heard, latest, ended, event.idle)
+                spec, event.chain, event.epoch, _marks(spec, mine, shards, heard, events, ended, event.idle)
             )
 
     def _begin(self, spec: StageSpec) -> dict[int, str]:

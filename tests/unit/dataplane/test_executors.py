@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.faults.plan_stories import KEPT, driver_on, finish
 from tests.faults.runs import fast_disk
 
+import penstock
 from penstock.dataplane import records
 from penstock.dataplane.chains import Chains
+from penstock.dataplane.compile import compile_program
 from penstock.dataplane.executors import begin_shares, in_order, pass_shards, spread_specs
 from penstock.dataplane.exports import add_exports, stage_name
 from penstock.dataplane.inspecting import look, view_stages
@@ -25,6 +29,8 @@ from penstock.errors import CorruptFileError, PlanError
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import local_program, memory_program
 from penstock.sim.redeals import random_deal
+from penstock.testing.replay import replay
+from penstock.testing.schedule import check_schedule
 
 ROWS = 300
 
@@ -294,3 +300,41 @@ def test_any_deal_at_any_time_whatever_dies_loses_nothing(tmp_path: Path, seed: 
             driver.restart()
     driver.run_until(0.05)
     finish(driver)
+
+
+def _one_key(start: int, count: int) -> pa.RecordBatch:
+    rows = range(start, start + count)
+    times = pa.array([1_000_000 * row for row in rows], pa.timestamp("us", tz="UTC"))
+    return pa.record_batch({"k": pa.array([7] * count, pa.int64()), "at": times})
+
+
+def _pass(key: Any, rows: list[Any], state: Any) -> list[tuple[int, Any]]:
+    state.seen.update((state.seen.get() or 0) + len(rows))
+    return [(key.k, row.at) for row in rows]
+
+
+def test_an_executor_without_rows_does_not_hold_up_a_watermark_declared_behind_its_operator(
+    tmp_path: Path,
+) -> None:
+    source = penstock.generate(_one_key, schema="k long, at timestamp", rate=1000, name="rows")
+    kept = source.groupBy("k").apply_rows(
+        _pass, schema="k long, at timestamp", state={"seen": penstock.ValueState("long")}, name="kept", shards=8
+    )
+    late = kept.withWatermark("at", "10 seconds")
+    windows = late.groupBy(penstock.window("at", "20 seconds")).agg(penstock.count(), name="windows")
+    made = compile_program(windows.node, tasks=2, memory_bytes=1 << 20, executors=3)
+    driver = Driver(
+        fast_disk(), str(tmp_path / "cp"), made, KEPT, 1, str(tmp_path / "node"), rows=ROWS, rate=1_000.0
+    )
+    busy = lambda: [chain.name for chain in driver.engine.chains.of("kept") if chain.rows_in]  # noqa: E731
+    reached = lambda: (driver.engine.chains["windows"].watermark_us or 0) > 50_000_000  # noqa: E731
+    assert driver.run_until(reached, 20.0), "it moves while rows flow"
+    assert len(busy()) == 1
+    idle = next(chain.name for chain in driver.engine.chains.of("kept") if not chain.rows_in)
+    _redeal(driver, busy()[0], idle, driver.engine.runs[busy()[0]].shards.mine().tolist())
+    assert driver.run_until("drained", 30.0), driver.failed
+    counts = {row["window"]["start"]: row["count"] for row in driver.sink.rows()}
+    assert len(counts) >= 12 and set(counts.values()) == {20}
+    driver.stop()
+    check_schedule(driver.checkpoint, made, complete=True)
+    assert replay(driver.checkpoint, made).rows >= 2 * ROWS
