@@ -41,6 +41,8 @@ PACED_S = 0.1
 """Shortest time between epochs from which on it is a wish of the user's, and not a bound of what they cost."""
 PLAN_TIMEOUT_S = 60.0
 """Time in which the leases that a plan needs have to come up."""
+PLACED_S = 1.0
+"""Time in which a plan that was carried out is durable, for the next driver to begin with."""
 STALL_S = 2.0
 """Gap between two steps after which this process itself was held up, and silence proves nothing."""
 
@@ -84,7 +86,7 @@ class Engine:
         self.settings = settings
         self.generation = generation
         self.leases: dict[str, Lease] = {}
-        self.runs = {name: Run(chains[name], settings) for name in program.stages}
+        self.runs = {name: Run(chains[name], settings, chains.placed.get(name)) for name in program.stages}
         for run in self.runs.values():
             run.counts.arrived += waiting_rows(run.chain.groups, chains.waiting(run.chain), run.spec.shards)
         self.pace = Pace(settings)
@@ -108,6 +110,7 @@ class Engine:
     def start(self, capacity: int) -> None:
         """Begin: write the first base of this generation, then accept leases."""
         self.placing.capacity = capacity
+        self.placing.fit(capacity)
         for run in self.runs.values():
             run.rows_at = self._clock()
         self._line.start_base()
@@ -147,6 +150,21 @@ class Engine:
         """Let an operator have its next boundary even if no rows wait for it: an epoch without rows."""
         self.runs[stage].force_empty = True
         self.step()
+
+    def note_placed(self, within_s: float = PLACED_S) -> None:
+        """A plan was carried out: let the next base come soon, with where everything is."""
+        self._line.want_base(self._clock() + within_s)
+
+    def begin_stop(self) -> None:
+        """Start no more epochs; what plans have done is made durable now."""
+        self.stopping = True
+        if self._line.owes_base:
+            self.note_placed(0.0)
+        self.step()
+
+    def is_quiet(self) -> bool:
+        """Whether, while it stops, nothing is on its way any more."""
+        return all(run.phase is Phase.IDLE for run in self.runs.values()) and not self._line.owes_base
 
     def wanted_leases(self) -> int:
         """How many leases the stages could use, at most the capacity."""
@@ -441,6 +459,7 @@ class Engine:
 
     def _make_base(self, part: int) -> records.Base:
         time_us = round(self._wall() * 1e6)
+        self.placing.note_placed()
         return self.chains.to_base(self._query, self.generation, part, self._identity, time_us)
 
     def _publish(self, pending: Pending) -> None:

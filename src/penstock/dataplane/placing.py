@@ -18,6 +18,7 @@ from penstock.dataplane import messages
 from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
 from penstock.dataplane.placement import NodeRoom, Placement, ShardMove, check_placement, check_room
+from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.shards import Holding
 from penstock.dataplane.state.protocol import U16
@@ -218,6 +219,24 @@ class Placing:
                 )
             )
 
+    # -- restarts -----------------------------------------------------------------------------------------------------
+
+    def fit(self, capacity: int) -> None:
+        """Where the last driver had more cores than there are now, begin as the program says."""
+        if len(self.slots()) > capacity:
+            for run in self._runs.values():
+                run.place_as_declared()
+
+    def note_placed(self) -> None:
+        """Note beside the chains where plans have put their stages; what is under way counts when it is done."""
+        nodes, placed = self._nodes_of_leases(), self._engine.chains.placed
+        for name, run in self._runs.items():
+            if name in self._deadlines:
+                continue
+            found = derive_placed(run.spec, run.slots, run.shards.goal, nodes)
+            placed.pop(name, None)
+            placed.update({name: found} if found is not None else {})
+
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def place(self, wanted: Sequence[Placement], timeout_s: float) -> None:
@@ -314,6 +333,7 @@ class Placing:
         for stage, at in list(self._deadlines.items()):
             if self.is_settled(stage):
                 del self._deadlines[stage]
+                self._engine.note_placed()
             elif now >= at:
                 del self._deadlines[stage]
                 self._give_up(self._runs[stage])
