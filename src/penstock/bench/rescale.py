@@ -111,8 +111,8 @@ def add_quiet(result: BenchResult, name: str, quiet: Sequence[Change]) -> None:
     seen = [one.latency for one in quiet if one.latency is not None]
     result.add_figures(
         **{
-            f"{name}_undisturbed_p50_ms": usual_ms(quiet),
-            f"{name}_undisturbed_p99_ms": float(np.median([one.p99_ms for one in seen])),
+            f"{name}_undisturbed_p50_ms": spread([one.p50_ms for one in seen]),
+            f"{name}_undisturbed_p99_ms": spread([one.p99_ms for one in seen]),
             f"{name}_undisturbed_worst_row_ms": spread([one.max_ms for one in seen]),
             f"{name}_undisturbed_gap_ms": spread([1e3 * one.gap_s for one in quiet]),
         }
