@@ -24,7 +24,7 @@ MODULES: Final = (
     "pyarrow.compute",
     "pyarrow.vendored.version",
 )
-OPTIONAL: Final = ("pandas", "pyarrow.pandas_compat", "concurrent.futures.thread")
+OPTIONAL: Final = ("pandas", "pyarrow.pandas_compat", "concurrent.futures.thread", "lmdb._envid")
 """Arrow looks for pandas the first time it is handed an array of numpy's."""
 SPARK: Final = ("pyspark.worker", "pyspark.taskcontext")
 """What Spark's own part of a worker imports, from an archive without compiled code."""
