@@ -1,4 +1,4 @@
-"""A lease imports nothing while rows wait for it: all of it is there before it is forked, or before it says that it is up."""
+"""A lease imports nothing while rows wait for it: all is there before it is forked, or before it says that it is up."""
 
 from __future__ import annotations
 
