@@ -7,7 +7,7 @@ boundary while its last deltas follow. Whoever dies on the way leaves one owner:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import numpy as np
 from penstock.dataplane import messages
 from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
-from penstock.dataplane.placement import NodeRoom, Placement, ShardMove, check_placement, check_room
+from penstock.dataplane.placement import Placement, ShardMove, check_placement, check_room, derive_rooms
 from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.shards import Holding
@@ -70,7 +70,8 @@ class Placing:
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
         self.copies = Copies(engine)
-        self._handover_until: dict[str, float] = {}
+        self._handover: dict[str, tuple[float, list[int]]] = {}
+        """By stage: shards that pass from task to task inside a node, and until when the next epoch waits for them."""
         self._handed_after: dict[str, int] = {}
         """Epoch after which a stage last handed shards on inside a node."""
         self._wishes: dict[tuple[str, int], Wish] = {}
@@ -264,33 +265,11 @@ class Placing:
             spec = self._runs[one.stage].spec if one.stage in self._runs else None
             check_placement(one, spec, known, self.capacity)
             self._check_nodes(one)
-        for room in self._rooms(wanted):
-            check_room(", ".join(f"'{one.stage}'" for one in wanted), room)
-
-    def _rooms(self, wanted: Sequence[Placement]) -> list[NodeRoom]:
-        """What each node whose slots are known has for a plan."""
-        planned = {one.stage: one.tasks for one in wanted}
-        stay = [
-            slot
-            for slot in self.slots()
-            if (slot.index in planned[slot.stage] if slot.stage in planned else not slot.leaving)
-        ]
-        kept = {name for slot in stay for name in (slot.lease, slot.moving_to)}
-        up = {(slot.stage, slot.index) for slot in stay if slot.lease is not None}
-        new = Counter(
-            node
-            for one in wanted
-            for index, node in one.tasks.items()
-            if node is not None and (one.stage, index) not in up
-        )
-        tasks = (
-            len(stay) + sum(len(one.tasks) for one in wanted) - sum(slot.stage in planned for slot in stay)
-        )
-        held = Counter(lease.node for lease in self._leases.values() if lease.name in kept)
-        return [
-            NodeRoom(node, slots, held[node], new[node], tasks > self.capacity)
-            for node, slots in self.node_slots.items()
-        ]
+        names = ", ".join(f"'{one.stage}'" for one in wanted)
+        for room in derive_rooms(
+            wanted, self.slots(), self._nodes_of_leases(), self.node_slots, self.capacity
+        ):
+            check_room(names, room)
 
     def _check_nodes(self, one: Placement) -> None:
         for index, node in one.tasks.items():
@@ -432,18 +411,17 @@ class Placing:
                 wish = self._wishes.setdefault((name, shard), Wish(now))
                 wish.source, wish.released_at = self._leases[source.lease].node, now
             if near:
-                self._handover_until[name] = now + HANDOVER_S
+                _, passing = self._handover.get(name, (now, []))
+                self._handover[name] = now + HANDOVER_S, [*passing, *ready.tolist()]
                 self._handed_after[name] = run.chain.epoch
             self._engine.send(source.lease, run.release(source, ready, near))
 
     def hands_over(self, run: Run, now: float) -> bool:
         """Whether shards are being passed on inside a node at this boundary, and the next epoch waits for them."""
-        until = self._handover_until.get(run.spec.name)
-        if until is None:
-            return False
-        if now < until and not run.ready.all():
+        until, passing = self._handover.get(run.spec.name, (0.0, []))
+        if now < until and not run.ready[passing].all():
             return True
-        del self._handover_until[run.spec.name]
+        self._handover.pop(run.spec.name, None)
         return False
 
     def _retire(self, run: Run) -> None:

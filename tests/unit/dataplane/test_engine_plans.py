@@ -15,6 +15,7 @@ from tests.faults.plan_stories import CASES, MoveCase, driver_on, finish, killed
 
 from penstock.dataplane import placing
 from penstock.dataplane.placement import NodeRoom, Placement, check_room
+from penstock.dataplane.shards import Holding
 from penstock.errors import PlanError
 from penstock.sim.inprocess import Driver
 from penstock.sim.timing import Delays
@@ -273,3 +274,20 @@ def test_a_node_is_asked_for_no_more_than_it_has(slots: int, kept: int, new: int
     else:
         with pytest.raises(PlanError, match=r"node n1.*add nodes"):
             check_room("'fold'", room)
+
+
+def test_an_epoch_waits_for_shards_passed_on_in_its_node_and_not_for_those_on_their_way_to_another(
+    tmp_path: Path,
+) -> None:
+    driver = driver_on(tmp_path, 2, nodes=2)
+    run, moving = driver.engine.runs["fold"], driver.engine.placing
+    driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
+    near, far = np.array([0, 1], np.uint16), np.array([2], np.uint16)
+    now = driver.engine.now()
+    moving._handover["fold"] = now + placing.HANDOVER_S, near.tolist()
+    run.shards.to(far, Holding.RELEASING)
+    assert not moving.hands_over(run, now), "the one that is away is of another kind"
+    moving._handover["fold"] = now + placing.HANDOVER_S, near.tolist()
+    run.shards.to(near, Holding.RELEASING)
+    assert moving.hands_over(run, now)
+    assert not moving.hands_over(run, now + placing.HANDOVER_S), "not for ever"
