@@ -19,11 +19,12 @@ from penstock.dataplane.channel import Deal
 from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.draining import DrainMark
+from penstock.dataplane.handing import HANDOVER_S
 from penstock.dataplane.latency import LatencyLog
 from penstock.dataplane.logline import Appender, LogLine, Pending
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
-from penstock.dataplane.placing import HANDOVER_S, Placing
+from penstock.dataplane.placing import Placing
 from penstock.dataplane.positions import GroupTake, stamp_of, take_epoch, waiting_rows
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
@@ -278,7 +279,7 @@ class Engine:
         self.placing.move(run)
         if run.paused:
             return 1.0
-        if self.placing.hands_over(run, now):
+        if self.placing.handing.is_awaited(run, now):
             return HANDOVER_S
         if now < run.next_start and not (self.settings.min_epoch_s >= PACED_S and self._is_brimming(run)):
             return run.next_start - now

@@ -17,6 +17,7 @@ import numpy as np
 from penstock.dataplane import messages
 from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
+from penstock.dataplane.handing import Handing
 from penstock.dataplane.placement import Placement, ShardMove, check_placement, check_room, derive_rooms
 from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
@@ -29,15 +30,6 @@ if TYPE_CHECKING:
 
 MAX_LOSSES = 8
 """Processes that one task may lose in a row inside its work before the query ends."""
-HANDOVER_S = 0.1
-"""How long the next epoch of a stage waits at most while shards pass from one task of a node to another, which takes some
-milliseconds: less than an epoch that they would miss."""
-HANDED_AT_LEAST = 4
-HANDED_AT_MOST = 64
-HANDED_PER_S = 200.0
-"""Shards that a task hands on or takes over at one boundary, while rows wait: so many for each second that the last epoch
-took, within these bounds. Each takes some tenths of a millisecond, for which the whole stage stands still: a tenth of an
-epoch."""
 
 
 @dataclass
@@ -70,10 +62,7 @@ class Placing:
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
         self.copies = Copies(engine)
-        self._handover: dict[str, tuple[float, list[int]]] = {}
-        """By stage: shards that pass from task to task inside a node, and until when the next epoch waits for them."""
-        self._handed_after: dict[str, int] = {}
-        """Epoch after which a stage last handed shards on inside a node."""
+        self.handing = Handing()
         self._wishes: dict[tuple[str, int], Wish] = {}
         self._given_up: dict[str, str] = {}
         self._deadlines: dict[str, float] = {}
@@ -369,19 +358,11 @@ class Placing:
         self.bring_absent(run)
         held = displaced[run.ready[displaced]]
         pairs = {(int(run.task_of[s]), int(run.shards.goal[s])) for s in held.tolist()}
-        room = self._handing_room(run)
+        waits = not run.paused and any(self._engine.chains.waiting(run.chain).values())
+        room = self.handing.room(run, waits)
         for source, destination in sorted(pairs):
             mine = held[(run.task_of[held] == source) & (run.shards.goal[held] == destination)]
             self._move_between(run, run.slots[source], run.slots.get(destination), mine, room)
-
-    def _handing_room(self, run: Run) -> defaultdict[int, int]:
-        """Return, by task, how many shards it may hand on or take over inside its node at this boundary."""
-        waits = not run.paused and any(self._engine.chains.waiting(run.chain).values())
-        if not waits:
-            return defaultdict(lambda: 1 << 16)
-        done = self._handed_after.get(run.spec.name) == run.chain.epoch
-        many = min(max(HANDED_AT_LEAST, round(run.epoch_s * HANDED_PER_S)), HANDED_AT_MOST)
-        return defaultdict(lambda: 0 if done else many)
 
     def _move_between(
         self,
@@ -411,18 +392,8 @@ class Placing:
                 wish = self._wishes.setdefault((name, shard), Wish(now))
                 wish.source, wish.released_at = self._leases[source.lease].node, now
             if near:
-                _, passing = self._handover.get(name, (now, []))
-                self._handover[name] = now + HANDOVER_S, [*passing, *ready.tolist()]
-                self._handed_after[name] = run.chain.epoch
+                self.handing.begin(run, ready, now)
             self._engine.send(source.lease, run.release(source, ready, near))
-
-    def hands_over(self, run: Run, now: float) -> bool:
-        """Whether shards are being passed on inside a node at this boundary, and the next epoch waits for them."""
-        until, passing = self._handover.get(run.spec.name, (0.0, []))
-        if now < until and not run.ready[passing].all():
-            return True
-        self._handover.pop(run.spec.name, None)
-        return False
 
     def _retire(self, run: Run) -> None:
         """End tasks that have nothing left to do; those of a source work until others can."""
