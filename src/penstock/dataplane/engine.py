@@ -31,6 +31,7 @@ from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sink_steps import SinkSteps
+from penstock.dataplane.sojourns import stays_of
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
@@ -465,11 +466,15 @@ class Engine:
 
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
+        now, wall_us = self._clock(), round(self._wall() * 1e6)
         for edge, rows in self.chains.apply(record, pending.encoded):
+            if run.spec.kind != "source":
+                rows.arrived_us = wall_us
             self.runs[edge.consumer].counts.arrive(run.spec.name, rows)
-        now = self._clock()
         if record.stamp is not None and record.kind != "intent":
-            self.latency[run.spec.name].add(now, round(self._wall() * 1e6), record.stamp)
+            self.latency[run.spec.name].add(now, wall_us, record.stamp)
+            if run.spec.kind == "operator":
+                run.counts.sojourns.add(now, wall_us, stays_of(run.takes, record))
         run.finish(now, record)
         self.placing.bring_absent(run)
         if record.batch is not None:
