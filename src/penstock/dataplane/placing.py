@@ -255,9 +255,9 @@ class Placing:
             check_placement(one, spec, known, self.capacity)
             self._check_nodes(one)
         names = ", ".join(f"'{one.stage}'" for one in wanted)
-        for room in derive_rooms(
-            wanted, self.slots(), self._nodes_of_leases(), self.node_slots, self.capacity
-        ):
+        usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid)
+        leases = min(self.capacity, usable)
+        for room in derive_rooms(wanted, self.slots(), self._nodes_of_leases(), self.node_slots, leases):
             check_room(names, room)
 
     def _check_nodes(self, one: Placement) -> None:

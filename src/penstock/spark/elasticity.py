@@ -106,8 +106,13 @@ class Elasticity:
             raise PlanError(f"there is no node {node}; the nodes there are: {', '.join(known)}.")
         if known == [node]:
             raise PlanError(f"node {node} is the only one; add another before you drain it.")
-        plan = self._shell.hub.ask(lambda: self._off(node, [one for one in known if one != node]))
-        ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        self._shell.chores.check_capacity()
+        plan = self._shell.hub.ask(lambda: self._off(node))
+        try:
+            ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        except PlanError:
+            self._shell.hub.ask(lambda: self._shell.engine.placing.avoid.discard(node))
+            raise
         deadline = time.monotonic() + timeout_s
         outcome = self._await(ticket, timeout_s)
         if not outcome.ok:
@@ -125,19 +130,22 @@ class Elasticity:
     def _leases_on(self, node: str) -> int:
         return sum(lease.node == node for lease in self._shell.engine.leases.values())
 
-    def _off(self, node: str, others: list[str]) -> dict[str, ExecutorPlan]:
-        engine = self._shell.engine
+    def _off(self, node: str) -> dict[str, ExecutorPlan]:
+        """Plans that take all operators off a node; where the others have no slots for all its cores, they have fewer."""
+        engine, placing = self._shell.engine, self._shell.engine.placing
+        placing.avoid.add(node)
+        held = Counter(lease.node for lease in engine.leases.values())
+        free = {
+            one: slots - held[one] for one, slots in placing.node_slots.items() if one not in placing.avoid
+        }
+        # Some slots are kept for ingest and sinks, on whichever node.
+        left = placing.capacity - placing.node_slots.get(node, 0) - (len(engine.leases) - held[node])
         found = {}
-        engine.placing.avoid.add(node)
         for name, run in engine.runs.items():
-            if run.spec.kind != "operator":
-                continue
-            shards = _shards(engine, name)
-            cores = Counter(shards.tasks.values())
-            gone = cores.pop(node, 0)
-            if gone:
-                for _ in range(gone):
-                    cores[min(others, key=lambda one: cores[one])] += 1
+            shards = _shards(engine, name) if run.spec.kind == "operator" else None
+            if shards is not None and node in shards.tasks.values():
+                cores = take_off(Counter(shards.tasks.values()), node, free, left)
+                left -= sum(cores.values()) - sum(one != node for one in shards.tasks.values())
                 found[name] = plan_executor(shards, cores).plan
         return found
 
@@ -330,6 +338,23 @@ def spread_cores(shards: Shards, cores: int, room: Mapping[str, int]) -> dict[st
         free = [node for node in room if room[node] > held[node]]
         held[max(free, key=lambda node: (held[node] > 0, room[node] - held[node]))] += 1
     return {node: count for node, count in held.items() if count}
+
+
+def take_off(cores: Counter[str], node: str, free: dict[str, int], left: int) -> Counter[str]:
+    """Return the cores of an operator without a node: those it had there go where slots are free, as far as they are.
+
+    Args:
+        free: slots of each other node that nobody holds; those taken are counted off.
+        left: leases that may be had besides those on the other nodes. An operator that has no core elsewhere gets one all
+            the same: then a lease serves two tasks.
+    """
+    kept = Counter({one: count for one, count in cores.items() if one != node and count})
+    for number in range(cores[node]):
+        there = max(free, key=lambda one: (free[one], one))
+        if (free[there] > 0 and number < left) or not kept:
+            kept[there] += 1
+            free[there] -= 1
+    return kept
 
 
 def guards_of(policy: Policy) -> Guards:
