@@ -1,7 +1,7 @@
 """`penstock bench dynamics`: throughput and latency while key frequencies are shuffled (Elasticutor 5.1, figures 6 and 7).
 
 One part for each distribution of keys and number of shuffles a minute (ω), static and elastic on the same runtime, and one
-for the other baselines; parts for latency at fixed loads, for what each policy costs a query that has nothing to do, for the
+for the other baselines; parts for latency at fixed loads, for what each policy costs a query without rows, for the
 exchange, and for 256 simulated cores. Beside every throughput ratio stands its ceiling; the arithmetic is in
 `dynamics_figures`.
 """

@@ -32,7 +32,7 @@ OPERATOR: Final = "calculate"
 NODES: Final = 32
 CORES: Final = 8
 """Of each node."""
-SHARDS: Final = 256
+SHARDS: Final = 64
 """Of each executor; there is one per node."""
 ROW_S: Final = 4e-3
 STEP_S: Final = 0.1
@@ -99,7 +99,7 @@ def simulate(
     """Run one policy, or none, and look at it once a second."""
     setting = derive_setting()
     shard_of = shard_of_keys(rows.keys, NODES * SHARDS)
-    feed = Saturated(rows, shard_of, NODES * SHARDS, NODES * CORES, 1.5 * EPOCHS.max_work_s)
+    feed = Saturated(rows, shard_of, NODES * SHARDS, NODES * CORES, 2 * EPOCHS.max_work_s)
     sla = SLA(0.2)
     sim = Simulation(setting, {OPERATOR: feed}, sla, warm_s + seconds)
     totals = [placed.queues.totals for placed in sim.placement.executors.values()]
