@@ -32,7 +32,7 @@ OPERATOR: Final = "calculate"
 NODES: Final = 32
 CORES: Final = 8
 """Of each node."""
-SHARDS: Final = 64
+SHARDS: Final = 256
 """Of each executor; there is one per node."""
 ROW_S: Final = 4e-3
 STEP_S: Final = 0.1
@@ -105,22 +105,22 @@ def simulate(
     totals = [placed.queues.totals for placed in sim.placement.executors.values()]
     queues = [placed.queues for placed in sim.placement.executors.values()]
     feed.longest_s = lambda: max(float(one.backlog_s().max()) for one in queues)
-    journal = Journal(capacity=10_000)
+    journal = Journal(capacity=20)  # an entry keeps all that was measured, by shard
     limits = Limits(NODES * CORES, NODES, NODES, CORES)
     measurer = Measurer(Measuring(smoothing=Adapting()))
     loop = None
     if policy is not None:
         loop = ControlLoop(measurer, make_policy(policy), sla, limits, guards, sim, journal)
     sightings: list[Sighting] = []
+    acted = 0
     per_second = round(1.0 / every_s)
     for turn in range(round((warm_s + seconds) / every_s) + 1):
         sim.advance(turn * every_s)
         if loop is not None and turn:
-            loop.turn(sim.sample())
+            acted += loop.turn(sim.sample()).acted
         if turn % per_second == 0 and sim.now_s >= warm_s - 1e-9:
             sightings.append(Sighting(sim.now_s, sum(int(one.completed.sum()) for one in totals)))
     moved = sum(placed.brought_bytes for placed in sim.placement.executors.values())
-    acted = sum(one.acted for one in journal.decisions())
     return Simulated(derive_throughput(sightings, rows), acted, moved / 1e6 / (warm_s + seconds))
 
 
