@@ -26,8 +26,8 @@ from penstock.workloads.dynamics import Dynamics
 ROW_S: Final = 1e-3
 EPOCH_S: Final = 0.4
 LONG_EPOCH_S: Final = 1.0
-"""Where frequencies change seldom. Rows come at random, so that of tasks with equal loads one has more to do in an epoch than
-the mean, by a share that falls with the root of its length; static's busiest task is too far ahead to notice."""
+"""Where frequencies change seldom. Rows come at random, so that of tasks with equal loads one has more to do in an epoch
+than the mean, by a share that falls with the root of its length; static's busiest task is too far ahead to notice."""
 EVERY_S: Final = 0.2
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
