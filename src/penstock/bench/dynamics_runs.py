@@ -34,7 +34,7 @@ SLA_S: Final = 0.2
 STALL_S: Final = 0.5
 """A sleep that takes this much longer than asked for means that the machine stood still."""
 SATURATED: Final = Guards(
-    cool_down_s=0.3, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
+    cool_down_s=0.1, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
 )
 """Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
 blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
