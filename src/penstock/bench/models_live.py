@@ -248,7 +248,7 @@ def judge_choice(
 
 def parts_of(quick: bool) -> dict[str, Part]:
     """Return the live parts with what each owes."""
-    seconds = 6.0 if quick else 15.0
+    seconds = 8.0 if quick else 15.0
 
     def on_spark(work: Any) -> Any:
         def run_it(result: BenchResult) -> None:

@@ -87,6 +87,7 @@ def run_live(policy: str, tasks: int, seconds: int) -> Done:
         began, meter = time.monotonic(), CpuMeter()
         held = _watch_tasks(query, seconds)
         latency = query.latency(NAME, began)
+        held_up_s, placed_s = ask(query, _move_times)
         success = query.elasticity.success()[NAME].ratio
         return Done(
             policy,
@@ -95,7 +96,8 @@ def run_live(policy: str, tasks: int, seconds: int) -> Done:
             latency.mean_ms / 1e3,
             latency.p99_ms / 1e3,
             sum(one.acted for one in query.decisions()),
-            *ask(query, _move_times),
+            held_up_s,
+            placed_s,
             meter.read().cores,
             os.getloadavg()[0],
         )
