@@ -30,7 +30,6 @@ from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sink_steps import SinkSteps
-from penstock.dataplane.sojourns import stays_of
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
@@ -454,7 +453,7 @@ class Engine:
         if record.stamp is not None and record.kind != "intent":
             self.latency[run.spec.name].add(now, wall_us, record.stamp)
             if run.spec.kind == "operator":
-                run.counts.sojourns.add(now, wall_us, stays_of(run.takes, record))
+                run.counts.sojourns.add(now, wall_us, run.takes, record)
         run.finish(now, record)
         self.placing.bring_absent(run)
         if record.batch is not None:
