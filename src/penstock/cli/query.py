@@ -94,6 +94,22 @@ def decisions(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) ->
 
 
 @app.command()
+def journal(
+    checkpoint: Folder,
+    file: Annotated[Path, typer.Argument(help="where to write it; an existing file is replaced")],
+    timeout: Timeout = 10.0,
+) -> None:
+    """Write the last decisions, with what they were made from, to a file that `penstock replay` reads."""
+    with one_line_errors():
+        found = ask(PosixDisk(), _folder(checkpoint), Request("journal", time.time()), timeout)
+        if found.ok:
+            file.write_text("".join(f"{line}\n" for line in found.lines), encoding="utf-8")
+        typer.echo(f"{found.text} written to {file}" if found.ok else found.text)
+        if not found.ok:
+            raise typer.Exit(FOUND)
+
+
+@app.command()
 def tasks(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> None:
     """Print the tasks of every operator, their nodes and shards."""
     _ask(checkpoint, Request("tasks", time.time()), timeout, json)
@@ -101,14 +117,18 @@ def tasks(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> Non
 
 def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None) -> None:
     with one_line_errors():
-        disk, folder = PosixDisk(), check_scheme(str(checkpoint))
-        if not is_checkpoint(disk, folder):
-            raise CheckpointError(
-                f"{folder} is no checkpoint of Penstock; give the folder of checkpointLocation."
-            )
-        found = ask(disk, folder, request, timeout_s)
+        found = ask(PosixDisk(), _folder(checkpoint), request, timeout_s)
         answer(
             found, json, lambda console: console.print("\n".join([*found.lines, found.text]), markup=False)
         )
         if not found.ok:
             raise typer.Exit(FOUND)
+
+
+def _folder(checkpoint: Path) -> str:
+    folder = check_scheme(str(checkpoint))
+    if not is_checkpoint(PosixDisk(), folder):
+        raise CheckpointError(
+            f"{folder} is no checkpoint of Penstock; give the folder of checkpointLocation."
+        )
+    return folder

@@ -8,7 +8,7 @@ same code. Only what `on_appended` confirmed is ever published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -118,9 +118,9 @@ class Engine:
         self.placing.assign()
         self.step()
 
-    def set_nodes(self, nodes: Iterable[str]) -> None:
-        """Say which nodes there are, leases on them or not."""
-        self.placing.set_nodes(nodes)
+    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int] | None = None) -> None:
+        """Say which nodes there are, leases on them or not, and how many tasks each can run for this query."""
+        self.placing.set_nodes(nodes, slots or {})
 
     def place(self, wanted: Sequence[Placement], timeout_s: float = PLAN_TIMEOUT_S) -> None:
         """Give stages other tasks, nodes or shards; each begins at its next boundary, the others do not notice.
