@@ -285,7 +285,7 @@ class Engine:
         waiting = self.chains.waiting(run.chain)
         if not any(waiting.values()) and not run.force_empty:
             return []
-        return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels)
+        return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels, run.task_of)
 
     def _start_epoch(self, run: Run, takes: Sequence[GroupTake], now: float) -> None:
         epoch = run.chain.epoch + 1
