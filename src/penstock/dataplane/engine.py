@@ -31,7 +31,6 @@ from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sink_steps import SinkSteps
-from penstock.dataplane.sojourns import stays_of
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
@@ -305,7 +304,7 @@ class Engine:
         waiting = self.chains.waiting(run.chain)
         if not any(waiting.values()) and not run.force_empty:
             return []
-        return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels)
+        return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels, run.task_of)
 
     def _start_epoch(self, run: Run, takes: Sequence[GroupTake], now: float) -> None:
         epoch = run.chain.epoch + 1
@@ -474,7 +473,7 @@ class Engine:
         if record.stamp is not None and record.kind != "intent":
             self.latency[run.spec.name].add(now, wall_us, record.stamp)
             if run.spec.kind == "operator":
-                run.counts.sojourns.add(now, wall_us, stays_of(run.takes, record))
+                run.counts.sojourns.add(now, wall_us, run.takes, record)
         run.finish(now, record)
         self.placing.bring_absent(run)
         if record.batch is not None:
