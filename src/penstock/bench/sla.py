@@ -30,6 +30,8 @@ SPECTRUM: Final = (
     "streamswitch_e0.4",
     "drs_e0.4",
     "drs-lb_e0.4",
+    "drs_ra0",
+    "drs-lb_ra0",
     "penstock_e0.1",
     "penstock_e0.4",
 )

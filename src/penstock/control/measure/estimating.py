@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from penstock.control.measure.checking import Sequel, compare, find_fault
 from penstock.control.measure.estimate import Estimate, NodeEstimate
 from penstock.control.measure.executor import EpochFit, ExecutorMeasure, Inherited
@@ -189,8 +187,10 @@ class Measurer:
         return edges, sources
 
     def _rate(self, key: tuple[str, ...], rows: float, elapsed_s: float) -> float:
-        smoother = self._rates.setdefault(key, self.settings.smoothing.start())
-        return float(smoother.add(np.asarray(rows / elapsed_s), elapsed_s))
+        smoother = self._rates.get(key)
+        if smoother is None:
+            smoother = self._rates[key] = self.settings.smoothing.start()
+        return smoother.add_number(rows / elapsed_s, elapsed_s)
 
     def _estimate_nodes(
         self, sample: Sample, speeds: Mapping[str, float], faulty: bool
