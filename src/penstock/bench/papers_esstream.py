@@ -254,6 +254,7 @@ def fluctuating(
     *,
     seconds: float = 840.0,
     seed: int = 1,
+    scale: float = 1.0,
     **options: Any,
 ) -> Table:
     """Figures 16 and 17: nodes over time while the rate goes up and down, from ten nodes on.
