@@ -28,12 +28,12 @@ EPSILON = 0.2
 """ε that a plain name stands for."""
 STATIC = "static_"
 MEASURED: Final = Costs(within_node_s=0.0036, move_fixed_s=0.037, move_bytes_per_s=370e6)
-"""What a move holds a shard up for, as measured by `penstock bench rescale`: 3.6 ms inside a node; 37 ms to another one with
-32 KB of state and 123 ms with 32 MB, so 37 ms and another for every 370 kB."""
+"""What a move holds a shard up for, as measured by `penstock bench rescale`: 3.6 ms inside a node; to another one 37 ms
+with 32 KB of state and 123 ms with 32 MB, so 37 ms and one more for every 370 kB."""
 DRS_OPTIONS: Final = {"migration": UNIT, "reallocation_s": 60.0}
-"""drs and drs-lb carry their numbers out by the unit moves of streamswitch (StreamSwitch 6, metrics). Their T_ra is a minute:
-DRS publishes 3 and 6 minutes for a bound of a second (V, figure 9), with moves that take seconds; ours take a tenth of
-that. StreamSwitch does not say which it used, so `_ra0` stands beside: no T_ra at all."""
+"""drs and drs-lb carry their numbers out by the unit moves of streamswitch (StreamSwitch 6, metrics). Their T_ra is a
+minute: DRS publishes 3 and 6 minutes for a bound of a second (figure 9), with re-allocations that take seconds, and ours
+take less. StreamSwitch does not say which it used, so `_ra0` stands beside: no T_ra at all."""
 
 
 @dataclass(frozen=True)

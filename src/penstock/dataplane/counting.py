@@ -14,10 +14,9 @@ import numpy.typing as npt
 from penstock.dataplane import records
 from penstock.dataplane.positions import GroupTake, PublishedRows
 from penstock.dataplane.records import Record
+from penstock.dataplane.rowcosts import RowCosts
+from penstock.dataplane.sojourns import Sojourns
 from penstock.dataplane.state.protocol import I64
-
-COST_WEIGHT = 0.25
-"""Of a new look at what a row costs, against what was known."""
 
 
 class Counts:
@@ -28,8 +27,7 @@ class Counts:
         self.completed: I64 = np.zeros(shards, np.int64)
         self.busy_s: npt.NDArray[np.float64] = np.zeros(shards)
         """Useful time by shard: that of its task in each epoch, by its rows and what a row of it costs."""
-        self._row_cost_s: npt.NDArray[np.float64] = np.zeros(shards)
-        """What a row of each shard was last seen to cost; 0 where nobody looked."""
+        self._costs = RowCosts(shards)
         self.task_busy_s: dict[int, float] = {}
         self.task_rows: dict[int, int] = {}
         self._lease_of: dict[int, str] = {}
@@ -48,6 +46,7 @@ class Counts:
         self.out_bytes = 0
         self.remote_bytes = 0
         """Bytes that tasks read of what another node wrote."""
+        self.sojourns = Sojourns()
 
     def arrive(self, producer: str, rows: PublishedRows) -> None:
         """Rows were published for this stage."""
@@ -62,9 +61,7 @@ class Counts:
             return
         rows = np.sum([take.shard_rows for take in takes], axis=0)
         shards = np.array([shard for shard, _ in shard_us])
-        sample = np.array([us for _, us in shard_us]) / 1e6 / np.maximum(rows[shards], 1)
-        known = self._row_cost_s[shards]
-        self._row_cost_s[shards] = np.where(known > 0, known + COST_WEIGHT * (sample - known), sample)
+        self._costs.look(shards, np.array([us for _, us in shard_us]) / 1e6, rows[shards])
 
     def complete(self, record: Record, takes: Sequence[GroupTake], epoch_s: float) -> None:
         """An epoch is committed."""
@@ -87,7 +84,7 @@ class Counts:
             self._count_time(part.task, part.rows_in, part.busy_us / 1e6)
             if rows is not None and part.rows_in:
                 warm_s, warm_rows = warm_s + part.busy_us / 1e6, warm_rows + part.rows_in
-                cost = self._row_cost_s[mine]
+                cost = self._costs.row_s[mine]
                 usual = cost[cost > 0].mean() if (cost > 0).any() else 1.0
                 weight = rows[mine] * np.where(cost > 0, cost, usual)
                 self.busy_s[mine] += part.busy_us / 1e6 * weight / max(float(weight.sum()), 1e-12)

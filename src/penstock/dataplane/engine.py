@@ -8,7 +8,7 @@ same code. Only what `on_appended` confirmed is ever published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sink_steps import SinkSteps
+from penstock.dataplane.sojourns import stays_of
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
@@ -118,9 +119,9 @@ class Engine:
         self.placing.assign()
         self.step()
 
-    def set_nodes(self, nodes: Iterable[str]) -> None:
-        """Say which nodes there are, leases on them or not."""
-        self.placing.set_nodes(nodes)
+    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int] | None = None) -> None:
+        """Say which nodes there are, leases on them or not, and how many tasks each can run for this query."""
+        self.placing.set_nodes(nodes, slots or {})
 
     def place(self, wanted: Sequence[Placement], timeout_s: float = PLAN_TIMEOUT_S) -> None:
         """Give stages other tasks, nodes or shards; each begins at its next boundary, the others do not notice.
@@ -445,11 +446,15 @@ class Engine:
 
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
+        now, wall_us = self._clock(), round(self._wall() * 1e6)
         for edge, rows in self.chains.apply(record, pending.encoded):
+            if run.spec.kind != "source":
+                rows.arrived_us = wall_us
             self.runs[edge.consumer].counts.arrive(run.spec.name, rows)
-        now = self._clock()
         if record.stamp is not None and record.kind != "intent":
-            self.latency[run.spec.name].add(now, round(self._wall() * 1e6), record.stamp)
+            self.latency[run.spec.name].add(now, wall_us, record.stamp)
+            if run.spec.kind == "operator":
+                run.counts.sojourns.add(now, wall_us, stays_of(run.takes, record))
         run.finish(now, record)
         self.placing.bring_absent(run)
         if record.batch is not None:

@@ -88,3 +88,32 @@ def _check_shards(wanted: Placement, spec: StageSpec) -> None:
             f"shard {nowhere[0]} of '{spec.name}' is placed on task {wanted.task_of[nowhere[0]]}, which the plan does not "
             "have."
         )
+
+
+@dataclass(frozen=True)
+class NodeRoom:
+    """What one node has for a plan."""
+
+    node: str
+    slots: int
+    """Tasks that Spark can run there at once, without those that other queries hold."""
+    kept: int
+    """Leases there that serve a task which stays."""
+    new: int
+    """Tasks of the plan that are to come up there."""
+    shares: bool = False
+    """Whether there are more tasks than leases to be had, so that leases serve several."""
+
+
+def check_room(stages: str, room: NodeRoom) -> None:
+    """Refuse tasks that a node has no slot for, rather than wait for what cannot come.
+
+    Raises:
+        PlanError: it names the node, its slots, and what would do.
+    """
+    if not room.new or room.kept + room.new <= room.slots or (room.shares and room.kept):
+        return
+    raise PlanError(
+        f"{stages} cannot have {room.new} more on node {room.node}: of its {room.slots} slots {room.kept} are held by "
+        "tasks that stay; take cores from an operator there, name another node, or add nodes."
+    )

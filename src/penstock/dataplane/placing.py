@@ -7,7 +7,7 @@ boundary while its last deltas follow. Whoever dies on the way leaves one owner:
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import numpy as np
 from penstock.dataplane import messages
 from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
-from penstock.dataplane.placement import Placement, ShardMove, check_placement
+from penstock.dataplane.placement import NodeRoom, Placement, ShardMove, check_placement, check_room
 from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.shards import Holding
 from penstock.dataplane.state.protocol import U16
@@ -31,9 +31,12 @@ MAX_LOSSES = 8
 HANDOVER_S = 0.1
 """How long the next epoch of a stage waits at most while shards pass from one task of a node to another, which takes some
 milliseconds: less than an epoch that they would miss."""
-HANDED_AT_ONCE = 16
-"""Shards that a task hands on or takes over at one boundary at most, while rows wait: each takes it some tenths of a
-millisecond, for which the whole stage stands still."""
+HANDED_AT_LEAST = 4
+HANDED_AT_MOST = 64
+HANDED_PER_S = 200.0
+"""Shards that a task hands on or takes over at one boundary, while rows wait: so many for each second that the last epoch
+took, within these bounds. Each takes some tenths of a millisecond, for which the whole stage stands still: a tenth of an
+epoch."""
 
 
 @dataclass
@@ -56,6 +59,8 @@ class Placing:
         self.capacity = 1
         self.nodes: set[str] = set()
         """Nodes known besides those of leases."""
+        self.node_slots: dict[str, int] = {}
+        """Tasks that Spark can run at once on each node for this query; a node that is not named may have any number."""
         self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
         self.moves: deque[ShardMove] = deque(maxlen=10_000)
         self.moves_made = 0
@@ -93,10 +98,20 @@ class Placing:
         for slot, lease in assign_tasks(slots, leases, self._expected_leases(leases), nodes):
             slot.lease, slot.moving_to = lease, None
             self.bring_absent(self._runs[slot.stage])
+            self._warm(self._runs[slot.stage], slot)
         for slot, lease in plan_moves(slots, leases, nodes):
             slot.moving_to = lease
         self._leave_avoided(slots, leases, nodes)
         self._end_idle_leases()
+
+    def _warm(self, run: Run, slot: TaskSlot) -> None:
+        """Let a lease build a task that has no shards yet, before any of them sits out for it."""
+        assert slot.lease is not None
+        if run.spec.stateful and not run.shards.is_under_way(slot.index):
+            slot.warming = True
+            self._engine.send(
+                slot.lease, run.bring(slot, np.empty(0, np.uint16), self._leases[slot.lease].node)
+            )
 
     def _expected_leases(self, leases: Sequence[str]) -> int:
         """How many leases there will be outside the nodes that are drained: those in there go only when they are empty,
@@ -144,9 +159,9 @@ class Placing:
     def _nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}
 
-    def set_nodes(self, nodes: Iterable[str]) -> None:
-        """Say which nodes there are; a task whose node is gone may run anywhere."""
-        self.nodes = set(nodes)
+    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int]) -> None:
+        """Say which nodes there are, and the slots of each; a task whose node is gone may run anywhere."""
+        self.nodes, self.node_slots = set(nodes), dict(slots)
         self.avoid &= self.nodes
         known = self.known_nodes()
         for slot in self.slots():
@@ -171,7 +186,7 @@ class Placing:
         self.assign()
 
     def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
-        slot.lease, slot.moving_to = None, None
+        slot.lease, slot.moving_to, slot.warming = None, None, False
         if run.spec.kind == "operator":
             run.shards.lose(run.assigned_to(slot))
         run.timers.pop(slot.index, None)
@@ -230,6 +245,33 @@ class Placing:
             spec = self._runs[one.stage].spec if one.stage in self._runs else None
             check_placement(one, spec, known, self.capacity)
             self._check_nodes(one)
+        for room in self._rooms(wanted):
+            check_room(", ".join(f"'{one.stage}'" for one in wanted), room)
+
+    def _rooms(self, wanted: Sequence[Placement]) -> list[NodeRoom]:
+        """What each node whose slots are known has for a plan."""
+        planned = {one.stage: one.tasks for one in wanted}
+        stay = [
+            slot
+            for slot in self.slots()
+            if (slot.index in planned[slot.stage] if slot.stage in planned else not slot.leaving)
+        ]
+        kept = {name for slot in stay for name in (slot.lease, slot.moving_to)}
+        up = {(slot.stage, slot.index) for slot in stay if slot.lease is not None}
+        new = Counter(
+            node
+            for one in wanted
+            for index, node in one.tasks.items()
+            if node is not None and (one.stage, index) not in up
+        )
+        tasks = (
+            len(stay) + sum(len(one.tasks) for one in wanted) - sum(slot.stage in planned for slot in stay)
+        )
+        held = Counter(lease.node for lease in self._leases.values() if lease.name in kept)
+        return [
+            NodeRoom(node, slots, held[node], new[node], tasks > self.capacity)
+            for node, slots in self.node_slots.items()
+        ]
 
     def _check_nodes(self, one: Placement) -> None:
         for index, node in one.tasks.items():
@@ -339,7 +381,8 @@ class Placing:
         if not waits:
             return defaultdict(lambda: 1 << 16)
         done = self._handed_after.get(run.spec.name) == run.chain.epoch
-        return defaultdict(lambda: 0 if done else HANDED_AT_ONCE)
+        many = min(max(HANDED_AT_LEAST, round(run.epoch_s * HANDED_PER_S)), HANDED_AT_MOST)
+        return defaultdict(lambda: 0 if done else many)
 
     def _move_between(
         self,
@@ -351,7 +394,7 @@ class Placing:
     ) -> None:
         if destination is None or destination.lease not in self._leases or source.lease not in self._leases:
             return
-        if source.moving_to is not None or destination.moving_to is not None:
+        if source.moving_to is not None or destination.moving_to is not None or destination.warming:
             return
         near = self._leases[source.lease].node == self._leases[destination.lease].node
         name = run.spec.name
@@ -425,6 +468,7 @@ class Placing:
         slot = run.slots.get(brought.task)
         if slot is None or slot.lease != lease:
             return
+        slot.warming = False
         wall = self._engine.wall()
         for shard in brought.shards:
             self.bringings.append((wall, run.spec.name, shard.shard, shard.how))

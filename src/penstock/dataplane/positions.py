@@ -41,12 +41,14 @@ class PublishedRows:
     """A published producer epoch with its rows per consumer shard, counted once; one without rows says something of
     event time alone."""
 
-    __slots__ = ("bytes", "counts", "epoch", "published", "row_bytes", "rows", "stamp")
+    __slots__ = ("arrived_us", "bytes", "counts", "epoch", "published", "row_bytes", "rows", "stamp")
 
     def __init__(self, published: Published, shards: int = 1) -> None:
         self.published = published
         self.epoch = published.epoch
         self.stamp = published.stamp
+        self.arrived_us: int | None = None
+        """When another stage published them; None for rows of a source, and for those of before a restart."""
         counts = np.zeros(shards, np.int64)
         for at, segment in enumerate(published.segments):
             found = unpack_u32(segment.shard_rows)
@@ -294,9 +296,15 @@ def take_range(
     return end, pieces
 
 
-def _rows_between(counts: I64, low: int, high: int) -> int:
+def rows_by_shard(counts: I64, low: int, high: int) -> I64:
+    """Return the rows [low, high) of each shard's slice; high -1 for all that come after."""
     top = counts if high < 0 else np.minimum(counts, high)
-    return int(np.maximum(top - low, 0).sum())
+    found: I64 = np.maximum(top - low, 0)
+    return found
+
+
+def _rows_between(counts: I64, low: int, high: int) -> int:
+    return int(rows_by_shard(counts, low, high).sum())
 
 
 def _cut(counts: I64, low: int, budget_rows: int) -> int:

@@ -24,6 +24,13 @@ from penstock.errors import PenstockError
 _RATE_WEIGHT = 0.2
 _RATE_WEIGHT_UP = 0.6
 _FIRST_BUDGET_ROWS = 16_384
+PORTION_RATIO = 0.46
+"""Share of an epoch that a source publishes at once: two portions fill one, even when the rate falls a little."""
+PORTION_S = 0.1
+"""Time of work in a portion at least; smaller ones cost the source more epochs than they are worth."""
+_PORTION_ROWS = 64
+_SLOW_RATIO = 0.05
+"""Share of the longest epoch that few rows must take to tell what rows take: no overhead is that large."""
 
 
 class Phase(enum.StrEnum):
@@ -282,15 +289,18 @@ class Run:
         for part in record.parts:
             self._task_state_bytes[part.task] = part.state_bytes
         self.state_bytes = sum(self._task_state_bytes.values())
-        self._learn_rate()
+        self._learn_rate(max((part.busy_us for part in record.parts), default=0) / 1e6)
         if self.spec.kind == "source":
             self._learn_size(record)
         if self.spec.kind == "sink":
             self.sunk_rows += self.rows
             self.next_start = self.started_at + (self.spec.min_epoch_s or self._settings.sink_epoch_s)
 
-    def _learn_rate(self) -> None:
-        if self.rows < self._settings.min_epoch_rows:
+    def _learn_rate(self, longest_task_s: float) -> None:
+        # A few rows tell nothing, unless they took so long that it was they and no overhead: without that, rows that are
+        # slow and come one by one would be taken for fast ones, and the first burst of them would be one endless epoch.
+        is_slow = self.rows > 0 and longest_task_s >= _SLOW_RATIO * self._settings.max_epoch_s
+        if self.rows < self._settings.min_epoch_rows and not is_slow:
             return
         sample = self.rows / max(1e-6, self.epoch_s)
         known = self._rows_per_s or sample
@@ -328,6 +338,17 @@ class Run:
     def source_rows(self) -> int:
         """Rows that the next epoch of a source may make, by what its rows have come to in bytes so far."""
         return self.budget().rows_of(self._row_bytes)
+
+    def portion_rows(self) -> int | None:
+        """Rows that a source should publish at once for this stage; None while its rate is not known.
+
+        An epoch takes whole portions while they fit. One that is larger than an epoch is cut at the same row of every
+        shard, so that its last epochs hold rows of the hottest shards alone and keep few tasks busy.
+        """
+        if not self._rows_per_s or self.spec.kind != "operator":
+            return None
+        portion_s = max(PORTION_RATIO * self._settings.max_epoch_s, PORTION_S)
+        return max(_PORTION_ROWS, int(self._rows_per_s * portion_s))
 
     def assigned_to(self, slot: TaskSlot) -> U16:
         """Shards that belong to a task by the map."""

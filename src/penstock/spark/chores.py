@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.dataplane import recordlog
@@ -184,11 +184,11 @@ class Chores:
         surplus = held - capacity if slots < self._slots else 0
         capacity = capacity if slots < self._slots else max(capacity, held)
         self._slots = slots
-        names = [node.executor_id for node in known]
-        self._shell.hub.post(lambda: self._set_capacity(capacity, surplus, names))
+        free = self._office.slots_of(known)
+        self._shell.hub.post(lambda: self._set_capacity(capacity, surplus, free))
 
-    def _set_capacity(self, capacity: int, surplus: int, names: Sequence[str]) -> None:
-        self._shell.engine.set_nodes(names)
+    def _set_capacity(self, capacity: int, surplus: int, slots_of: Mapping[str, int]) -> None:
+        self._shell.engine.set_nodes(slots_of, slots_of)
         self._shell.engine.set_capacity(capacity)
         for lease in list(self._shell.engine.leases)[1:][: max(0, surplus)]:
             self._shell.drop_lease(lease, "its slot is needed")

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.control.apply.actuator import Outcome
-from penstock.control.apply.journal import Decision, Journal, encode_entry
+from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
 from penstock.control.measure.estimate import Estimate
-from penstock.control.measure.estimating import Measurer
+from penstock.control.measure.estimating import Measurer, Measuring
 from penstock.control.measure.sample import NodeSample, Sample
+from penstock.control.measure.smoothing import Adapting
 from penstock.control.model.fitting import EpochFits
 from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
@@ -27,9 +28,13 @@ from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import Shards
 from penstock.control.policy.protocol import Limits, Policy
 from penstock.control.policy.registry import make_policy
+from penstock.dataplane.metrics import read_all, success_of
+from penstock.dataplane.sojourns import Success
 from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, current_plans
-from penstock.spark.measuring import take_sample
+from penstock.spark.control_metrics import CONTROL
+from penstock.spark.journal_file import JournalFile
+from penstock.spark.measuring import judge_by, take_sample
 from penstock.spark.nodes import negotiator
 from penstock.spark.slots import LOCAL_NODE, is_local, nodes, real_cores
 from penstock.spark.steering import Steering
@@ -54,6 +59,9 @@ class Elasticity:
         self._query = query
         self._actuator = SparkActuator(shell, None if is_local(spark) else negotiator(spark))
         self._steering: Steering | None = None
+        self.journal = ""
+        """File that decisions are appended to; none where it is empty."""
+        self._file: JournalFile | None = None
         self._sampled_s = 0.0
         self._cores = real_cores(spark) if is_local(spark) else 0
 
@@ -159,21 +167,28 @@ class Elasticity:
     def hold(self, sla: SLA, policy: str, every_s: float = 1.0) -> None:
         """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
         chosen = make_policy(policy)
+        self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
             self._steering.loop.use(chosen)
             self._steering.loop.guards = guards_of(chosen)
             return
         loop = ControlLoop(
-            Measurer(fit=EpochFits()),
+            Measurer(Measuring(smoothing=Adapting()), fit=EpochFits()),
             chosen,
             sla,
             self._limits(),
             guards_of(chosen),
             self._actuator,
-            Journal(),
+            Journal(write=self._open_journal()),
         )
         self._steering = Steering(loop, self._take, every_s, self._refresh)
+
+    def _open_journal(self) -> Callable[[bytes], None] | None:
+        if not self.journal:
+            return None
+        self._file = JournalFile(self.journal)
+        return self._file.add
 
     def rates(self, seconds: float = 2.0) -> tuple[list[OperatorRate], str]:
         """Measure for some seconds what arrives at each operator and what one core of it serves.
@@ -208,8 +223,24 @@ class Elasticity:
         ]
         return ", ".join(told) or "no prediction was checked against a measurement so far"
 
+    def success(self) -> dict[str, Success]:
+        """Return, by operator that is judged, the (shard, window) pairs that met the SLA since it is held."""
+
+        def look() -> dict[str, Success]:
+            engine = self._shell.engine
+            found = {name: success_of(run, engine.now()) for name, run in engine.runs.items()}
+            return {name: one for name, one in found.items() if one is not None}
+
+        told: dict[str, Success] = self._shell.hub.ask(look)
+        return told
+
+    def control(self) -> dict[str, Any] | None:
+        """Return the metrics of the control loop; None where no bound is held."""
+        return read_all(CONTROL, self._steering.loop) if self._steering is not None else None
+
     def describe(self) -> list[str]:
-        """Return a line for every task (operator, index, node, shards and rows so far), and where leases came up."""
+        """Return a line for every task (operator, index, node, shards and rows so far), one for every operator that an SLA
+        is held for, the errors of models, and where leases came up."""
 
         def look() -> list[str]:
             engine = self._shell.engine
@@ -222,21 +253,24 @@ class Elasticity:
 
         landed, elsewhere = self._shell.landed
         placed = f"leases asked for on a node: {landed} came up there, {elsewhere} elsewhere"
-        return [*self._shell.hub.ask(look), *([placed] if landed or elsewhere else [])]
+        held = [
+            f"{name}: the SLA was met by {one.met:,} of {one.judged:,} (shard, window) pairs"
+            + (f", {one.ratio:.2%}" if one.ratio is not None else "")
+            for name, one in self.success().items()
+        ]
+        errors = [self._errors()] if held else []
+        return [*self._shell.hub.ask(look), *held, *errors, *([placed] if landed or elsewhere else [])]
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""
         return self._steering.loop.journal.decisions() if self._steering is not None else ()
 
-    def journal(self) -> list[str]:
-        """Return the journal as lines for `penstock replay`: the last decisions, each with what it was made from."""
-        kept = self._steering.loop.journal.entries() if self._steering is not None else ()
-        return [encode_entry(entry).decode() for entry in kept]
-
     def close(self) -> None:
         """End the loop, if there is one."""
         if self._steering is not None:
             self._steering.close()
+        if self._file is not None:
+            self._file.close()
 
     def _take(self) -> Sample | None:
         if self._shell.over:

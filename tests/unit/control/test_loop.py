@@ -21,6 +21,7 @@ from penstock.control.plan.guards import Guards
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.advise import Advise
 from penstock.control.policy.protocol import Limits, Option, Policy, Proposal
+from penstock.control.policy.registry import make_policy
 from penstock.control.sla import SLA
 
 SLA_HALF = SLA(0.5)
@@ -277,3 +278,25 @@ def test_no_shard_goes_back_within_the_time_of_the_guard(seed: int, rates: list[
         ]
         for (first, source, _), (second, _, destination) in pairwise(moves):
             assert destination != source or second - first >= 20
+
+
+@pytest.mark.parametrize(
+    ("policy", "model"),
+    [
+        ("drs", "mmk"),
+        ("streamswitch", "mm1"),
+        ("penstock", "mm1"),
+        ("esstream", "mmk"),
+        ("elasticutor", "mmk"),
+    ],
+)
+def test_the_error_of_a_prediction_goes_to_the_model_that_made_it_also_where_nothing_changes(
+    policy: str, model: str
+) -> None:
+    plane = FakePlane([50.0, 50.0])
+    loop = loop_on(plane, make_policy(policy))
+    for _ in range(30):
+        loop.turn(plane.step())
+    assert {one.model for one in loop.journal.decisions() if one.predicted_s is not None} == {model}
+    # What a guard held back was predicted and never came, so it is no error of the model.
+    assert set(loop.journal.model_errors()) == (set() if policy == "esstream" else {model})

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from penstock.control.measure.dispersion import Dispersion
 from penstock.control.measure.estimate import TaskEstimate
 from penstock.control.measure.sample import ExecutorSample, NodeSample, TaskSample

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.nodes import Need
@@ -60,6 +61,8 @@ class EsStreamPolicy:
     alpha: float = 0.85
     placement: str = LEAST_LOADED
     name: str = "esstream"
+    model: ClassVar[str] = "mmk"
+    """What predicts the latencies it names."""
     _negotiator: Negotiator = field(default_factory=Negotiator)
     _changed_at_s: float | None = None
     _seen: dict[str, float] = field(default_factory=dict)
@@ -141,7 +144,7 @@ class EsStreamPolicy:
         actions += [f"gave back {', '.join(release)}"] if release else []
         predicted = predict_mmk_s(demand, after)
         return Proposal(
-            plan, symptom, "; ".join(actions), options, predicted, before_s == math.inf, {"model": "mmk"}
+            plan, symptom, "; ".join(actions), options, predicted, before_s == math.inf, {"model": self.model}
         )
 
     # -- how many -----------------------------------------------------------------------------------------------------
