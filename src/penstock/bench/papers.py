@@ -80,9 +80,7 @@ def es_stream_sweep(effort: Effort) -> Table:
 def streamswitch_10_11(effort: Effort) -> Table:
     values = streamswitch.VALUES[:: effort.points]
     return {
-        which: streamswitch.parameters(
-            which, values, seconds=60 + 1200 * effort.share, seeds=effort.seeds[:1]
-        )
+        which: streamswitch.parameters(which, values, seconds=660.0, seeds=effort.seeds[:1])
         for which in ("alert_s", "interval_s")
     }
 
