@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.control.apply.actuator import Outcome
-from penstock.control.apply.journal import Decision, Journal, encode_entry
+from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
 from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.estimating import Measurer, Measuring
@@ -272,11 +272,6 @@ class Elasticity:
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""
         return self._steering.loop.journal.decisions() if self._steering is not None else ()
-
-    def journal(self) -> list[str]:
-        """Return the journal as lines for `penstock replay`: the last decisions, each with what it was made from."""
-        kept = self._steering.loop.journal.entries() if self._steering is not None else ()
-        return [encode_entry(entry).decode() for entry in kept]
 
     def close(self) -> None:
         """End the loop, if there is one."""

@@ -106,3 +106,12 @@ def test_nothing_for_a_while_changes_no_shares() -> None:
 def test_a_window_longer_than_all_that_is_kept_is_refused() -> None:
     with pytest.raises(DeclarationError, match="rate_samples"):
         Adapting(samples=2, rate_samples=3)
+
+
+@pytest.mark.parametrize("smoothing", [Weighted(0.5), Windowed(3), Adapting()])
+def test_a_number_is_smoothed_as_an_array_of_one_would_be(smoothing: Smoothing) -> None:
+    numbers, arrays = smoothing.start(), smoothing.start()
+    for value, elapsed_s in ((3.0, 1.0), (9.0, 0.5), (0.0, 2.0), (4.0, 1.0)):
+        assert numbers.add_number(value, elapsed_s) == pytest.approx(
+            float(arrays.add(np.array([value]), elapsed_s)[0])
+        )
