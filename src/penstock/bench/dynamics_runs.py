@@ -27,13 +27,16 @@ from penstock.workloads.dynamics import Dynamics
 
 ROW_S: Final = 1e-3
 EPOCH_S: Final = 0.4
+LONG_EPOCH_S: Final = 1.0
+"""Where frequencies change seldom. Rows come at random, so that of tasks with equal loads one has more to do in an epoch
+than the mean, by a share that falls with the root of its length; static's busiest task is too far ahead to notice."""
 EVERY_S: Final = 0.2
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
 STALL_S: Final = 0.5
 """A sleep that takes this much longer than asked for means that the machine stood still."""
 SATURATED: Final = Guards(
-    cool_down_s=0.3, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
+    cool_down_s=0.1, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
 )
 """Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
 blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
@@ -47,6 +50,8 @@ class Seen:
     task_of: Any
     mean_ms: float
     epoch_s: float
+    interval_s: float
+    """From one commit to the next."""
     longest_task_s: float
     waiting_rows: int
     actions: int
@@ -70,6 +75,7 @@ def under(
     rows: Dynamics,
     cores: int,
     rate: Any = None,
+    epoch_s: float = EPOCH_S,
     *,
     executors: int = 1,
     shards: int = emulated.SHARDS,
@@ -78,12 +84,12 @@ def under(
     offered = emulated.UNBOUNDED_PER_S if rate is None else rate
     work = Calculate(ROW_S, emulated.key_bytes_for(32 << 10))
     stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores, shards=shards)
-    options: dict[str, object] = {"maxEpochSeconds": EPOCH_S, "executors": executors}
+    options: dict[str, object] = {"maxEpochSeconds": epoch_s, "executors": executors}
     if rate is None:
         # What waits is bounded to about an epoch of rows: the rows at work are then those of the shuffle of the moment, and
         # rows arrive at the rate at which they are worked off.
         a_row = rows.payload_bytes + 32
-        options["maxWaitingBytes"] = int(cores / ROW_S * EPOCH_S * a_row)
+        options["maxWaitingBytes"] = int(cores / ROW_S * epoch_s * a_row)
     with running(stream, **options) as query:
         await_rows(query, NAME, 0)
         query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
@@ -116,6 +122,7 @@ def look(query: Any, warm_s: float, seconds: float) -> Seen:
         _task_of(query.elasticity._actuator.current()),
         latency.mean_ms if latency is not None else float("inf"),
         epochs_s / max(1, epochs),
+        (sightings[-1].at_s - sightings[0].at_s) / max(1, epochs),
         longest_s / max(1, epochs),
         query.lastProgress["operators"][NAME]["waitingRows"]
         + query.lastProgress["inputs"]["rows"]["behindRows"],

@@ -17,6 +17,7 @@ import numpy as np
 import penstock
 from penstock.bench import emulated
 from penstock.bench.chain import SERVICE_S, SHARDS, Seen, Setting, Stage, chain, look, place
+from penstock.bench.chain_simulated import derive_errors
 from penstock.bench.parts import Part
 from penstock.bench.result import BenchResult
 from penstock.control.model.allocation import Station, assign_processors
@@ -154,6 +155,7 @@ def judge_errors(result: BenchResult) -> None:
         )
         for model, found in predicted.items()
     }
+    result.figures["simulator_error"] = derive_errors(judged, links, intake_s)
     busiest = [
         max(
             one.rate_per_s * stage.row_s / k
@@ -248,7 +250,7 @@ def judge_choice(
 
 def parts_of(quick: bool) -> dict[str, Part]:
     """Return the live parts with what each owes."""
-    seconds = 6.0 if quick else 15.0
+    seconds = 8.0 if quick else 15.0
 
     def on_spark(work: Any) -> Any:
         def run_it(result: BenchResult) -> None:
@@ -272,4 +274,4 @@ def parts_of(quick: bool) -> dict[str, Part]:
         f"chain-{rate_per_s:g}": Part(on_spark(judged(rate_per_s)), (), ("chain",)) for rate_per_s in JUDGED
     }
     work = on_spark(lambda result: neighbours(result, seconds / 2))
-    return parts | {"chain-neighbours": Part(work, (), ("neighbours", "model_error"))}
+    return parts | {"chain-neighbours": Part(work, (), ("neighbours", "model_error", "simulator_error"))}

@@ -106,22 +106,6 @@ def decisions(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) ->
 
 
 @app.command()
-def journal(
-    checkpoint: Folder,
-    file: Annotated[Path, typer.Argument(help="where to write it; an existing file is replaced")],
-    timeout: Timeout = 10.0,
-) -> None:
-    """Write the last decisions, with what they were made from, to a file that `penstock replay` reads."""
-    with one_line_errors():
-        found = ask(PosixDisk(), _folder(checkpoint), Request("journal", time.time()), timeout)
-        if found.ok:
-            file.write_text("".join(f"{line}\n" for line in found.lines), encoding="utf-8")
-        typer.echo(f"{found.text} written to {file}" if found.ok else found.text)
-        if not found.ok:
-            raise typer.Exit(FOUND)
-
-
-@app.command()
 def tasks(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> None:
     """Print the tasks of every operator, their nodes and shards."""
     _ask(checkpoint, Request("tasks", time.time()), timeout, json)

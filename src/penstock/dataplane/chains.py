@@ -405,6 +405,8 @@ class Chains:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.by_name = _begin(program)
+        self.placed: dict[str, records.Placed] = {}
+        """By chain: where plans have put it, of those that are not as the program says."""
         self._share_event_times()
 
     def of(self, operator: str) -> list[Chain]:
@@ -482,7 +484,17 @@ class Chains:
     ) -> Base:
         """Restate all chains; `redeals` have just been applied to them."""
         chains = [chain.to_base() for chain in self.by_name.values()]
-        return Base(paths.FORMAT_VERSION, query, generation, part, identity, time_us, chains, list(redeals))
+        return Base(
+            paths.FORMAT_VERSION,
+            query,
+            generation,
+            part,
+            identity,
+            time_us,
+            chains,
+            dict(self.placed),
+            list(redeals),
+        )
 
     def redeal(self, one: Redeal) -> None:
         """Let shards pass from one chain of an operator to another, which may be new.
@@ -498,6 +510,7 @@ class Chains:
 
     def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> None:
         """Take over a base and the records after it."""
+        self.placed = dict(base.placed)
         stated = {saved.chain for saved in base.chains}
         known = {operator_of(name) for name in stated}
         for name in [name for name in self.by_name if operator_of(name) in known and name not in stated]:

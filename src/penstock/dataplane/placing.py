@@ -7,7 +7,7 @@ boundary while its last deltas follow. Whoever dies on the way leaves one owner:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,9 @@ import numpy as np
 from penstock.dataplane import messages
 from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
-from penstock.dataplane.placement import NodeRoom, Placement, ShardMove, check_placement, check_room
+from penstock.dataplane.handing import Handing
+from penstock.dataplane.placement import Placement, ShardMove, check_placement, check_room, derive_rooms
+from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.shards import NOBODY, Holding
 from penstock.dataplane.state.protocol import U16
@@ -28,15 +30,6 @@ if TYPE_CHECKING:
 
 MAX_LOSSES = 8
 """Processes that one task may lose in a row inside its work before the query ends."""
-HANDOVER_S = 0.1
-"""How long the next epoch of a stage waits at most while shards pass from one task of a node to another, which takes some
-milliseconds: less than an epoch that they would miss."""
-HANDED_AT_LEAST = 4
-HANDED_AT_MOST = 64
-HANDED_PER_S = 200.0
-"""Shards that a task hands on or takes over at one boundary, while rows wait: so many for each second that the last epoch
-took, within these bounds. Each takes some tenths of a millisecond, for which the whole stage stands still: a tenth of an
-epoch."""
 
 
 @dataclass
@@ -69,9 +62,7 @@ class Placing:
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
         self.copies = Copies(engine)
-        self._handover_until: dict[str, float] = {}
-        self._handed_after: dict[str, int] = {}
-        """Epoch after which a stage last handed shards on inside a node."""
+        self.handing = Handing()
         self._wishes: dict[tuple[str, int], Wish] = {}
         self._given_up: dict[str, str] = {}
         self._deadlines: dict[str, float] = {}
@@ -218,6 +209,24 @@ class Placing:
                 )
             )
 
+    # -- restarts -----------------------------------------------------------------------------------------------------
+
+    def fit(self, capacity: int) -> None:
+        """Where the last driver had more cores than there are now, begin as the program says."""
+        if len(self.slots()) > capacity:
+            for run in self._runs.values():
+                run.place_as_declared()
+
+    def note_placed(self) -> None:
+        """Note beside the chains where plans have put their stages; what is under way counts when it is done."""
+        nodes, placed = self._nodes_of_leases(), self._engine.chains.placed
+        for name, run in self._runs.items():
+            if name in self._deadlines:
+                continue
+            found = derive_placed(run.spec, run.slots, run.shards.goal, nodes)
+            placed.pop(name, None)
+            placed.update({name: found} if found is not None else {})
+
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def place(self, wanted: Sequence[Placement], timeout_s: float) -> None:
@@ -251,33 +260,11 @@ class Placing:
                 run.shards.mine() if run is not None else None,
             )
             self._check_nodes(one)
-        for room in self._rooms(wanted):
-            check_room(", ".join(f"'{one.stage}'" for one in wanted), room)
-
-    def _rooms(self, wanted: Sequence[Placement]) -> list[NodeRoom]:
-        """What each node whose slots are known has for a plan."""
-        planned = {one.stage: one.tasks for one in wanted}
-        stay = [
-            slot
-            for slot in self.slots()
-            if (slot.index in planned[slot.stage] if slot.stage in planned else not slot.leaving)
-        ]
-        kept = {name for slot in stay for name in (slot.lease, slot.moving_to)}
-        up = {(slot.stage, slot.index) for slot in stay if slot.lease is not None}
-        new = Counter(
-            node
-            for one in wanted
-            for index, node in one.tasks.items()
-            if node is not None and (one.stage, index) not in up
-        )
-        tasks = (
-            len(stay) + sum(len(one.tasks) for one in wanted) - sum(slot.stage in planned for slot in stay)
-        )
-        held = Counter(lease.node for lease in self._leases.values() if lease.name in kept)
-        return [
-            NodeRoom(node, slots, held[node], new[node], tasks > self.capacity)
-            for node, slots in self.node_slots.items()
-        ]
+        names = ", ".join(f"'{one.stage}'" for one in wanted)
+        usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid)
+        leases = min(self.capacity, usable)
+        for room in derive_rooms(wanted, self.slots(), self._nodes_of_leases(), self.node_slots, leases):
+            check_room(names, room)
 
     def _check_nodes(self, one: Placement) -> None:
         for index, node in one.tasks.items():
@@ -321,6 +308,7 @@ class Placing:
         for stage, at in list(self._deadlines.items()):
             if self.is_settled(stage):
                 del self._deadlines[stage]
+                self._engine.note_placed()
             elif now >= at:
                 del self._deadlines[stage]
                 self._give_up(self._runs[stage])
@@ -379,7 +367,8 @@ class Placing:
         self._let_go(run, held[run.shards.goal[held] == NOBODY])
         held = held[run.shards.goal[held] != NOBODY]
         pairs = {(int(run.task_of[s]), int(run.shards.goal[s])) for s in held.tolist()}
-        room = self._handing_room(run)
+        waits = not run.paused and any(self._engine.chains.waiting(run.chain).values())
+        room = self.handing.room(run, waits)
         for source, destination in sorted(pairs):
             mine = held[(run.task_of[held] == source) & (run.shards.goal[held] == destination)]
             self._move_between(run, run.slots[source], run.slots.get(destination), mine, room)
@@ -397,15 +386,6 @@ class Placing:
         for shard in shards.tolist():
             self._wishes.pop((run.spec.name, shard), None)
         self.copies.forget_useless(run)
-
-    def _handing_room(self, run: Run) -> defaultdict[int, int]:
-        """Return, by task, how many shards it may hand on or take over inside its node at this boundary."""
-        waits = not run.paused and any(self._engine.chains.waiting(run.chain).values())
-        if not waits:
-            return defaultdict(lambda: 1 << 16)
-        done = self._handed_after.get(run.spec.name) == run.chain.epoch
-        many = min(max(HANDED_AT_LEAST, round(run.epoch_s * HANDED_PER_S)), HANDED_AT_MOST)
-        return defaultdict(lambda: 0 if done else many)
 
     def _move_between(
         self,
@@ -435,19 +415,8 @@ class Placing:
                 wish = self._wishes.setdefault((name, shard), Wish(now))
                 wish.source, wish.released_at = self._leases[source.lease].node, now
             if near:
-                self._handover_until[name] = now + HANDOVER_S
-                self._handed_after[name] = run.chain.epoch
+                self.handing.begin(run, ready, now)
             self._engine.send(source.lease, run.release(source, ready, near))
-
-    def hands_over(self, run: Run, now: float) -> bool:
-        """Whether shards are being passed on inside a node at this boundary, and the next epoch waits for them."""
-        until = self._handover_until.get(run.spec.name)
-        if until is None:
-            return False
-        if now < until and not run.is_whole:
-            return True
-        del self._handover_until[run.spec.name]
-        return False
 
     def _retire(self, run: Run) -> None:
         """End tasks that have nothing left to do; those of a source work until others can."""

@@ -160,13 +160,19 @@ def take_epoch(
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
     budget: Budget,
     channels: Channels = NO_TIME,
+    task_of: U16 | None = None,
 ) -> list[GroupTake]:
     """Choose the ranges of the next epoch: every group with ready shards takes up to the budget, oldest rows
     first.
 
     A group that is behind never overtakes the one in front, so that they meet. Groups without ready shards
     take nothing.
+
+    Args:
+        task_of: shard -> task. With it a group that only some tasks work on takes that part of the budget: else a few
+            shards that are behind would take as many rows as all others, and keep everybody waiting for one task.
     """
+    tasks = len(np.unique(task_of[ready])) if task_of is not None and len(groups) > 1 else 0
     takes: list[GroupTake] = []
     caps: dict[ChannelKey, Position] = {}
     for group in sorted(groups, key=lambda g: [g.at[key] for key in sorted(g.at)], reverse=True):
@@ -174,7 +180,11 @@ def take_epoch(
         if len(present) == 0:
             continue
         here = replace(group, shards=present)
-        take = _take_group(here, waiting, budget, len(ready), caps, channels)
+        share = budget
+        if task_of is not None and tasks:
+            part = len(np.unique(task_of[present])) / tasks
+            share = Budget(max(1, round(budget.rows * part)), budget.bytes)
+        take = _take_group(here, waiting, share, len(ready), caps, channels)
         takes.append(take)
         caps = caps or take.ends()
     return takes

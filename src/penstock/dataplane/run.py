@@ -15,10 +15,10 @@ from penstock.dataplane.chains import Chain
 from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
-from penstock.dataplane.program import StageSpec
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
+from penstock.dataplane.resuming import resolve_first
 from penstock.dataplane.settings import Settings
-from penstock.dataplane.shards import NOBODY, Holding, ShardTable
+from penstock.dataplane.shards import Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PenstockError
 
@@ -76,18 +76,13 @@ class SinkWork:
     pieces: Sequence[PieceTaken]
 
 
-def _tasks_of(spec: StageSpec, share: int) -> int:
-    """Tasks that an executor with so many of its operator's shards begins with: its part of the operator's."""
-    if spec.kind != "operator":
-        return spec.tasks
-    return min(share, max(1, round(spec.tasks * share / spec.shards)))
-
-
 class Run:
     """One stage at work."""
 
-    def __init__(self, chain: Chain, settings: Settings, begins: bool = True) -> None:
-        """With `begins`, the tasks of the spec have the chain's shards; else whoever makes it says which have them."""
+    def __init__(
+        self, chain: Chain, settings: Settings, placed: records.Placed | None = None, begins: bool = True
+    ) -> None:
+        """With `begins`, the tasks that are placed or declared have its shards; else whoever makes it says which do."""
         spec = chain.spec
         self.chain = chain
         self.spec = spec
@@ -124,10 +119,7 @@ class Run:
         """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
         share = chain.shards() if begins else np.empty(0, np.uint16)
-        tasks = 0 if spec.kind == "sink" or spec.ingested else _tasks_of(spec, len(share))
-        self.slots = {index: TaskSlot(spec.name, index) for index in range(tasks)}
-        task_of = np.full(spec.shards, NOBODY, np.uint16)
-        task_of[share] = np.arange(len(share)) * max(1, tasks) // max(1, len(share))
+        self.slots, task_of = resolve_first(spec, share, placed)
         self.shards = ShardTable(
             spec.name, task_of, Holding.ABSENT if spec.kind == "operator" else Holding.HELD
         )
@@ -150,6 +142,11 @@ class Run:
     @property
     def task_of(self) -> U16:
         return self.shards.task_of
+
+    def place_as_declared(self) -> None:
+        """Have the tasks that the program says, whatever plans have made of it; only before the first lease."""
+        self.slots, task_of = resolve_first(self.spec, self.chain.shards(), None)
+        self.shards.task_of[:] = self.shards.goal[:] = self.epoch_tasks[:] = task_of
 
     @property
     def ready(self) -> npt.NDArray[np.bool_]:

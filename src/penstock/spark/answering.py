@@ -68,11 +68,6 @@ def _decisions(query: Query, asked: Request) -> Answer:
     return Answer(True, f"{len(found)} decisions" if found else "no decision so far", found)
 
 
-def _journal(query: Query, asked: Request) -> Answer:
-    lines = query.elasticity.journal()
-    return Answer(bool(lines), f"{len(lines)} decisions" if lines else "no decision so far", lines)
-
-
 def _tasks(query: Query, asked: Request) -> Answer:
     return Answer(True, "tasks by operator and node", query.elasticity.describe())
 
@@ -92,7 +87,6 @@ VERBS: dict[str, Callable[[Query, Request], Answer]] = {
     "resume": _resume,
     "hold": _hold,
     "decisions": _decisions,
-    "journal": _journal,
     "tasks": _tasks,
     "rates": _rates,
 }

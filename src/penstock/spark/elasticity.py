@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.control.apply.actuator import Outcome
-from penstock.control.apply.journal import Decision, Journal, encode_entry
+from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
 from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.estimating import Measurer, Measuring
@@ -155,8 +155,13 @@ class Elasticity:
             raise PlanError(f"there is no node {node}; the nodes there are: {', '.join(known)}.")
         if known == [node]:
             raise PlanError(f"node {node} is the only one; add another before you drain it.")
-        plan = self._shell.hub.ask(lambda: self._off(node, [one for one in known if one != node]))
-        ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        self._shell.chores.check_capacity()
+        plan = self._shell.hub.ask(lambda: self._off(node))
+        try:
+            ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        except PlanError:
+            self._shell.hub.ask(lambda: self._shell.engine.placing.avoid.discard(node))
+            raise
         deadline = time.monotonic() + timeout_s
         outcome = self._await(ticket, timeout_s)
         if not outcome.ok:
@@ -174,19 +179,24 @@ class Elasticity:
     def _leases_on(self, node: str) -> int:
         return sum(lease.node == node for lease in self._shell.engine.leases.values())
 
-    def _off(self, node: str, others: list[str]) -> dict[str, ExecutorPlan]:
-        engine = self._shell.engine
+    def _off(self, node: str) -> dict[str, ExecutorPlan]:
+        """Plans that take all operators off a node; where the others have no slots for all its cores, they have fewer."""
+        engine, placing = self._shell.engine, self._shell.engine.placing
+        placing.avoid.add(node)
+        held = Counter(lease.node for lease in engine.leases.values())
+        free = {
+            one: slots - held[one] for one, slots in placing.node_slots.items() if one not in placing.avoid
+        }
+        # Some slots are kept for ingest and sinks, on whichever node.
+        left = placing.capacity - placing.node_slots.get(node, 0) - (len(engine.leases) - held[node])
         found = {}
-        engine.placing.avoid.add(node)
         for name, run in engine.runs.items():
-            if run.spec.kind != "operator" or not len(run.shards.mine()):
-                continue
-            shards = _shards(engine, name)
-            cores = Counter(shards.tasks.values())
-            gone = cores.pop(node, 0)
-            if gone:
-                for _ in range(gone):
-                    cores[min(others, key=lambda one: cores[one])] += 1
+            shards = None
+            if run.spec.kind == "operator" and len(run.shards.mine()):
+                shards = _shards(engine, name)
+            if shards is not None and node in shards.tasks.values():
+                cores = take_off(Counter(shards.tasks.values()), node, free, left)
+                left -= sum(cores.values()) - sum(one != node for one in shards.tasks.values())
                 found[name] = plan_executor(shards, cores).plan
         return found
 
@@ -314,11 +324,6 @@ class Elasticity:
         """Return what was decided so far."""
         return self._steering.loop.journal.decisions() if self._steering is not None else ()
 
-    def journal(self) -> list[str]:
-        """Return the journal as lines for `penstock replay`: the last decisions, each with what it was made from."""
-        kept = self._steering.loop.journal.entries() if self._steering is not None else ()
-        return [encode_entry(entry).decode() for entry in kept]
-
     def close(self) -> None:
         """End the loop, if there is one."""
         if self._steering is not None:
@@ -397,6 +402,23 @@ def share_cores(operator: str, executors: Sequence[Shards], cores: int) -> list[
     for _ in range(cores - len(executors)):
         share[max(range(len(share)), key=lambda at: loads[at] / share[at])] += 1
     return share
+
+
+def take_off(cores: Counter[str], node: str, free: dict[str, int], left: int) -> Counter[str]:
+    """Return the cores of an operator without a node: those it had there go where slots are free, as far as they are.
+
+    Args:
+        free: slots of each other node that nobody holds; those taken are counted off.
+        left: leases that may be had besides those on the other nodes. An operator that has no core elsewhere gets one all
+            the same: then a lease serves two tasks.
+    """
+    kept = Counter({one: count for one, count in cores.items() if one != node and count})
+    for number in range(cores[node]):
+        there = max(free, key=lambda one: (free[one], one))
+        if (free[there] > 0 and number < left) or not kept:
+            kept[there] += 1
+            free[there] -= 1
+    return kept
 
 
 def guards_of(policy: Policy) -> Guards:

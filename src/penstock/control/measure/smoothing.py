@@ -160,6 +160,9 @@ class _Adapting:
         total = float(things.sum())
         return np.asarray(things / total * float(rate.sum())) if total > 0 else rate
 
+    def add_number(self, value: float, elapsed_s: float) -> float:
+        return self._rate.add_number(value, elapsed_s)  # a single number has no shares
+
     def _things(self) -> F64:
         return np.asarray(np.sum([things for things, _ in self._kept], axis=0))
 
