@@ -183,6 +183,9 @@ def prepare(operation: str, disk: StepDisk, root: str) -> Callable[[], object]:
     if operation == "settle":
         disk.open_append(f"{root}/theirs").append(b"data")
         return lambda: disk.settle(f"{root}/theirs")
+    if operation == "view":
+        disk.create_exclusive(f"{root}/file", b"data")
+        return lambda: disk.view(f"{root}/file", 0, 4)
     if operation in ("read", "size", "delete"):
         disk.create_exclusive(f"{root}/file", b"data")
         return lambda: getattr(disk, operation)(f"{root}/file")
@@ -355,3 +358,16 @@ def test_what_was_settled_survives_a_power_loss(tmp_path: Path) -> None:
     machine.another().settle("/work/a")
     machine.power_loss()
     assert machine.another().read("/work/a") == b"plan"
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4096, 70_001])
+def test_a_view_is_what_a_read_gives_however_long(disk: StepDisk, root: str, offset: int) -> None:
+    path = f"{root}/data"
+    file = disk.open_append(path)
+    file.append(bytes(range(256)) * 8_192)
+    file.sync()
+    file.close()
+    for length in (0, 10, 1 << 20, (1 << 21) - offset, 1 << 22):
+        assert bytes(disk.view(path, offset, length)) == disk.read(path, offset, length)
+    with pytest.raises(FileNotFoundError):
+        disk.view(f"{root}/none", 0, 10)

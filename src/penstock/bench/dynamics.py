@@ -1,43 +1,48 @@
 """`penstock bench dynamics`: throughput and latency while key frequencies are shuffled (Elasticutor 5.1, figures 6 and 7).
 
-One part for each distribution of keys and number of shuffles a minute (ω), four policies in each on the same runtime; parts
-for latency at fixed loads and for what each policy costs a query that has nothing to do. Beside every throughput ratio
-stands its ceiling. The arithmetic is in `dynamics_figures`.
+One part for each distribution of keys and number of shuffles a minute (ω), static and elastic on the same runtime, and one
+for the other baselines; parts for latency at fixed loads, for what each policy costs a query without rows, for the
+exchange, and for 256 simulated cores. Beside every throughput ratio stands its ceiling; the arithmetic is in
+`dynamics_figures`.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 import penstock
 from penstock.bench import emulated
-from penstock.bench.changing import ask
 from penstock.bench.dynamics_exchange import exchange_cluster, measure_exchange
 from penstock.bench.dynamics_figures import (
-    Sighting,
     Throughput,
     derive_share_of_ceiling,
     derive_throughput,
     predict_latency_ms,
 )
-from penstock.bench.emulated import NAME, SHARDS, Calculate
+from penstock.bench.dynamics_runs import (
+    EPOCH_S,
+    EVERY_S,
+    LONG_EPOCH_S,
+    ROW_S,
+    SATURATED,
+    Seen,
+    look,
+    turn_s,
+    under,
+)
+from penstock.bench.dynamics_simulated import measure_simulated
+from penstock.bench.emulated import SHARDS
 from penstock.bench.machine import CpuMeter
-from penstock.bench.ours import await_rows, running
 from penstock.bench.parts import Part, choose, run_parts
 from penstock.bench.result import BenchResult
-from penstock.control.plan.guards import Guards
-from penstock.topology.sla import SLA
+from penstock.errors import PenstockError
 from penstock.workloads.dynamics import Dynamics, derive_task_loads, mean_ceiling, shard_of_keys
 
-ROW_S: Final = 1e-3
 SOURCES: Final = {
     "zipf-05": Dynamics(zipf=0.5),
     "zipf-08": Dynamics(zipf=0.8),
@@ -51,16 +56,11 @@ POLICIES: Final = {
     "naive_ec": "naive-ec",
 }
 """Name in figures -> policy. Static goes first: its rate says how fast the machine is, and so when to shuffle."""
-EPOCH_S: Final = 0.4
-EVERY_S: Final = 0.5
-"""Time between two turns of the control loop."""
-SLA_S: Final = 0.2
 EXCHANGE_CORES: Final = 16
-SATURATED: Final = Guards(
-    cool_down_s=1.0, hysteresis_s=0.0, max_actions_per_minute=60, payback_s=math.inf, worse_ratio=math.inf
-)
-"""Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
-blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
+
+
+class UnexplainedAction(PenstockError):
+    """An action that the journal does not explain."""
 
 
 @dataclass(frozen=True)
@@ -74,85 +74,7 @@ class Effort:
 
     @staticmethod
     def of(quick: bool) -> Effort:
-        return Effort(8, 12.0, 45.0, 60.0) if quick else Effort(16, 30.0, 300.0, 180.0)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a run at one policy came to."""
-
-    sightings: tuple[Sighting, ...]
-    task_of: Any
-    mean_ms: float
-    epoch_s: float
-    longest_task_s: float
-    waiting_rows: int
-    actions: int
-    moved_bytes: int
-    real_cores: float
-
-    @property
-    def seconds(self) -> float:
-        return self.sightings[-1].at_s - self.sightings[0].at_s
-
-
-@contextmanager
-def under(policy: str, rows: Dynamics, cores: int, rate: Any = None) -> Iterator[Any]:
-    """A query of the operator on so many cores under a policy; by default its source gives as much as is taken."""
-    offered = emulated.UNBOUNDED_PER_S if rate is None else rate
-    work = Calculate(ROW_S, emulated.key_bytes_for(32 << 10))
-    stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores)
-    options: dict[str, object] = {"maxEpochSeconds": EPOCH_S}
-    if rate is None:
-        # What waits is bounded to about an epoch of rows, and comes in small portions: the rows at work are then those of
-        # the shuffle of the moment, and rows arrive at the rate at which they are worked off.
-        a_row = rows.payload_bytes + 32
-        options["maxWaitingBytes"] = int(cores / ROW_S * EPOCH_S * a_row)
-        options["maxEpochRows"] = int(cores / ROW_S * EPOCH_S / 2)
-    with running(stream, **options) as query:
-        await_rows(query, NAME, 0)
-        query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
-        if rate is None:
-            query.elasticity._steering.loop.guards = SATURATED
-        yield query
-
-
-def look(query: Any, warm_s: float, seconds: float) -> Seen:
-    """Look at a query once a second, after a while that is not looked at."""
-    time.sleep(warm_s)
-    meter = CpuMeter([os.getpid()])
-    before = ask(query, _totals)
-    sightings = [Sighting(*ask(query, _sight))]
-    began = time.monotonic()
-    while (passed := time.monotonic() - began) < seconds:
-        time.sleep(min(1.0, seconds - passed + 0.01))
-        if query.exception() is not None:
-            raise query.exception()
-        sightings.append(Sighting(*ask(query, _sight)))
-    after = ask(query, _totals)
-    epochs, epochs_s, longest_s, moved = (now - was for was, now in zip(before, after, strict=True))
-    latency = query.latency(NAME, began)
-    return Seen(
-        tuple(sightings),
-        query.elasticity._actuator.current()[NAME].task_of.astype(np.int64),
-        latency.mean_ms if latency is not None else float("inf"),
-        epochs_s / max(1, epochs),
-        longest_s / max(1, epochs),
-        query.lastProgress["operators"][NAME]["waitingRows"]
-        + query.lastProgress["inputs"]["rows"]["behindRows"],
-        sum(decision.acted for decision in query.decisions()),
-        int(moved),
-        meter.read().cores,
-    )
-
-
-def _sight(engine: Any) -> tuple[float, int]:
-    return engine.now(), int(engine.runs[NAME].counts.completed.sum())
-
-
-def _totals(engine: Any) -> tuple[float, float, float, float]:
-    counts = engine.runs[NAME].counts
-    return counts.epochs, counts.epochs_s, counts.longest_task_s, engine.placing.moved_bytes[NAME]
+        return Effort(8, 10.0, 42.0, 40.0) if quick else Effort(16, 30.0, 300.0, 180.0)
 
 
 def measure_throughput(
@@ -160,6 +82,7 @@ def measure_throughput(
 ) -> None:
     """Run one distribution and ω under the policies; add rates, ceiling and shares of it."""
     source, tag = SOURCES[name], f"{name.replace('-', '_')}_w{omega}"
+    epoch_s = EPOCH_S if omega > 2 else LONG_EPOCH_S
     shard_of = shard_of_keys(source.keys, SHARDS)
     dealt = np.arange(SHARDS) % effort.cores
     possible = effort.cores / ROW_S
@@ -168,11 +91,10 @@ def measure_throughput(
     static: Throughput | None = None
     for policy, registered in policies.items():
         rows = source.shuffling(omega, speed * expected.get(policy, possible))
-        with under(registered, rows, effort.cores) as query:
+        with under(registered, rows, effort.cores, epoch_s=epoch_s) as query:
             seen = look(query, effort.warm_s, effort.seconds)
-            said = [str(one) for one in query.decisions() if one.acted][-3:]
         found = derive_throughput(seen.sightings, rows)
-        _add_throughput(result, f"{tag}_{policy}", found, seen, said)
+        _add_throughput(result, f"{tag}_{policy}", found, seen)
         if policy == "static":
             static, speed = found, found.rate_per_s / expected["static"]
             ceiling = mean_ceiling(rows, found.shuffles, shard_of, seen.task_of)
@@ -187,19 +109,24 @@ def measure_throughput(
             )
 
 
-def _add_throughput(result: BenchResult, tag: str, found: Throughput, seen: Seen, said: list[str]) -> None:
+def _add_throughput(result: BenchResult, tag: str, found: Throughput, seen: Seen) -> None:
     result.add_figures(
         **{
             f"{tag}_per_s": found.rate_per_s,
             f"{tag}_shuffles_per_minute": found.shuffles_per_minute,
             f"{tag}_epoch_ms": 1e3 * seen.epoch_s,
+            f"{tag}_interval_ms": 1e3 * seen.interval_s,
             f"{tag}_longest_task_ms": 1e3 * seen.longest_task_s,
             f"{tag}_actions": seen.actions,
             f"{tag}_moved_mb_per_s": seen.moved_bytes / 1e6 / seen.seconds,
             f"{tag}_real_cores": seen.real_cores,
+            f"{tag}_stalled_s": seen.stalled_s,
+            f"{tag}_unexplained_actions": seen.unexplained,
         }
     )
-    result.add_figures(**{f"{tag}_last_actions": " | ".join(said)})
+    result.figures[f"{tag}_journal"] = list(seen.sentences)
+    if seen.unexplained:
+        raise UnexplainedAction(f"{seen.unexplained} actions of {tag} have no sentence in the journal.")
     if found.dips_s:
         result.add_figures(**{f"{tag}_dip_s": float(np.median(found.dips_s))})
     result.figures[f"{tag}_by_second"] = [round(rate) for rate in found.by_second]
@@ -261,7 +188,7 @@ def idle(result: BenchResult, effort: Effort) -> None:
             result.add_figures(
                 **{
                     f"{policy}_idle_cores": meter.read().cores,
-                    f"{policy}_turn_ms": 1e3 * _turn_s(query),
+                    f"{policy}_turn_ms": 1e3 * turn_s(query),
                 }
             )
 
@@ -277,18 +204,11 @@ def exchange(result: BenchResult, effort: Effort) -> None:
         measure_exchange(result, POLICIES, SATURATED, EXCHANGE_CORES, effort.warm_s, effort.seconds)
 
 
-def _turn_s(query: Any) -> float:
-    """Return what one more turn of the control loop takes."""
-    elasticity = query.elasticity
-    began = time.perf_counter()
-    sample = elasticity._take()
-    if sample is not None and elasticity._steering is not None:
-        elasticity._steering.loop.policy.propose(
-            elasticity._steering.loop.measurer.measure(sample, 1.0),
-            SLA(SLA_S),
-            elasticity._steering.loop.limits,
-        )
-    return time.perf_counter() - began
+def simulated(result: BenchResult, quick: bool) -> None:
+    """The paper's size, simulated; a quick run leaves out the other baselines."""
+    policies = _chosen("static", "elastic") if quick else POLICIES
+    seconds = 30.0 if quick else 120.0
+    measure_simulated(result, SOURCES, policies, OMEGAS[1:], SATURATED, 10.0, seconds, EVERY_S)
 
 
 def summarise(result: BenchResult) -> None:
@@ -311,13 +231,21 @@ def summarise(result: BenchResult) -> None:
 def parts_of(quick: bool) -> dict[str, Part]:
     """Return the parts with what each owes."""
     effort = Effort.of(quick)
-    parts = {
-        f"{name}-w{omega}": _throughput_part(name, omega, effort) for name in SOURCES for omega in OMEGAS
-    }
+    parts: dict[str, Part] = {}
+    for name in SOURCES:
+        for omega in OMEGAS:
+            parts[f"{name}-w{omega}"] = _throughput_part(name, omega, effort)
+            parts[f"{name}-w{omega}-baselines"] = _baselines_part(name, omega, effort)
     parts |= {f"latency-{name}": _latency_part(name, effort) for name in SOURCES}
     idles = tuple(f"{policy}_idle_cores" for policy in POLICIES)
     rates = tuple(f"exchange_{policy}_per_s" for policy in POLICIES)
+    shares = tuple(
+        f"simulated_256_{name.replace('-', '_')}_w{omega}_elastic_share_of_ceiling"
+        for name in SOURCES
+        for omega in OMEGAS[1:]
+    )
     return parts | {
+        "simulated-256": Part(lambda result: simulated(result, quick), (), shares),
         "idle": Part(lambda result: idle(result, effort), (), idles),
         "exchange": Part(lambda result: exchange(result, effort), (), rates),
     }
@@ -325,7 +253,7 @@ def parts_of(quick: bool) -> dict[str, Part]:
 
 def _throughput_part(name: str, omega: int, effort: Effort) -> Part:
     def run_it(result: BenchResult) -> None:
-        measure_throughput(result, name, omega, effort, POLICIES)
+        measure_throughput(result, name, omega, effort, _chosen("static", "elastic"))
         summarise(result)
 
     ratios = () if omega == 0 else (f"share_of_ceiling_w{omega}",)
@@ -333,6 +261,18 @@ def _throughput_part(name: str, omega: int, effort: Effort) -> Part:
     if name == "hot-keys":
         return Part(run_it, ("share_of_ceiling_hot_keys",), (*owed, "ceiling"))
     return Part(run_it, ratios, owed)
+
+
+def _baselines_part(name: str, omega: int, effort: Effort) -> Part:
+    """The other baselines, against static of the same part."""
+    policies = _chosen("static", "resource_centric", "naive_ec")
+    tag = f"{name.replace('-', '_')}_w{omega}"
+    owed = tuple(f"{tag}_{policy}_share_of_ceiling" for policy in policies if policy != "static")
+    return Part(lambda result: measure_throughput(result, name, omega, effort, policies), (), owed)
+
+
+def _chosen(*names: str) -> dict[str, str]:
+    return {name: POLICIES[name] for name in names}
 
 
 def _latency_part(name: str, effort: Effort) -> Part:
@@ -351,6 +291,6 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     chosen = choose(parts, only)
     cores = Effort.of(quick).cores
     result.emulated.append(f"{emulated.EMULATION}: {cores} of them")
-    if chosen != ["exchange"]:
+    if not set(chosen) <= {"exchange", "simulated-256"}:
         penstock.session("penstock-bench-dynamics", cores=cores)
     return run_parts(result, parts, only, quick)

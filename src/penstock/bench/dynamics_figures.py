@@ -68,7 +68,7 @@ def _dips(sightings: Sequence[Sighting], rates: Sequence[float], rows: Dynamics)
         for at, (one, two) in enumerate(itertools.pairwise(sightings))
         if rows.shuffle_at(two.rows) > rows.shuffle_at(one.rows)
     ]
-    for turn, until in zip(turns, [*turns[1:], len(rates)], strict=True):
+    for turn, until in zip(turns, [*turns, len(rates)][1:], strict=True):
         back = next((at for at in range(turn + 1, until) if rates[at] >= usual), None)
         if back is not None:
             yield 0.0 if back == turn + 1 else sightings[back].at_s - sightings[turn + 1].at_s

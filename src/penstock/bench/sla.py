@@ -1,7 +1,7 @@
 """`penstock bench sla`: how well policies hold a latency bound on the order stream of StreamSwitch 6, simulated.
 
-Owns the parts, which run needs which, and the names they owe. The oracle comes first: it bounds everyone. A part on Spark
-is one more entry of PARTS, in a module of its own.
+Owns the parts, which run needs which, and the names they owe. The oracle comes first: it bounds everyone. The parts on
+Spark stand in `sla_live`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock.bench import sla_live
 from penstock.bench.machine import describe
 from penstock.bench.result import BenchResult, UnknownPart
 from penstock.bench.sla_runs import STATIC, Done, Run, Runs, code, simulate
@@ -229,10 +230,14 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     Raises:
         UnknownPart: a part is asked for that does not exist.
     """
-    unknown = sorted(set(only or ()) - set(PARTS))
+    live = [part for part in sla_live.PARTS if not only or part in only]
+    unknown = sorted(set(only or ()) - set(PARTS) - set(live))
     if unknown:
-        raise UnknownPart(f"there is no part {', '.join(unknown)}; there is {', '.join(PARTS)}")
+        raise UnknownPart(
+            f"there is no part {', '.join(unknown)}; there is {', '.join([*PARTS, *sla_live.PARTS])}"
+        )
     chosen = [part for part in PARTS if not only or part in only]
+    sla_live.recall(result)
     plan = Plan.of(quick)
     result.add_figures(**{f"machine_{name}": value for name, value in describe().items()}, quick=quick)
     result.emulated.append("every figure under simulated: no row was processed")
@@ -242,7 +247,8 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
         print(f"-- {part}", file=sys.stderr, flush=True)
         PARTS[part](bench)
     _judge(bench)
-    return [name for name in _owed(chosen, bench) if _look_up(bench.figures, name) is None]
+    missing = [name for name in _owed(chosen, bench) if _look_up(bench.figures, name) is None]
+    return missing + sla_live.run_parts(result, live, quick)
 
 
 def _judge(bench: Bench) -> None:

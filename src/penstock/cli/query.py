@@ -101,14 +101,18 @@ def tasks(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> Non
 
 def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None) -> None:
     with one_line_errors():
-        disk, folder = PosixDisk(), check_scheme(str(checkpoint))
-        if not is_checkpoint(disk, folder):
-            raise CheckpointError(
-                f"{folder} is no checkpoint of Penstock; give the folder of checkpointLocation."
-            )
-        found = ask(disk, folder, request, timeout_s)
+        found = ask(PosixDisk(), _folder(checkpoint), request, timeout_s)
         answer(
             found, json, lambda console: console.print("\n".join([*found.lines, found.text]), markup=False)
         )
         if not found.ok:
             raise typer.Exit(FOUND)
+
+
+def _folder(checkpoint: Path) -> str:
+    folder = check_scheme(str(checkpoint))
+    if not is_checkpoint(PosixDisk(), folder):
+        raise CheckpointError(
+            f"{folder} is no checkpoint of Penstock; give the folder of checkpointLocation."
+        )
+    return folder

@@ -356,6 +356,8 @@ class Chains:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.by_name = {name: Chain(spec) for name, spec in program.stages.items()}
+        self.placed: dict[str, records.Placed] = {}
+        """By stage: where plans have put it, of those that are not as the program says."""
 
     def __getitem__(self, name: str) -> Chain:
         return self.by_name[name]
@@ -403,10 +405,11 @@ class Chains:
 
     def to_base(self, query: str, generation: int, part: int, identity: bytes, time_us: int) -> Base:
         chains = [chain.to_base() for chain in self.by_name.values()]
-        return Base(paths.FORMAT_VERSION, query, generation, part, identity, time_us, chains)
+        return Base(paths.FORMAT_VERSION, query, generation, part, identity, time_us, chains, dict(self.placed))
 
     def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> None:
         """Take over a base and the records after it."""
+        self.placed = dict(base.placed)
         for saved in base.chains:
             if saved.chain in self.by_name:
                 self.by_name[saved.chain].load_base(saved)

@@ -146,7 +146,7 @@ def read_frame(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -> 
     """
     path = paths.data_file(checkpoint, extent.file)
     try:
-        data = disk.read(path, extent.offset, extent.length)
+        data = disk.view(path, extent.offset, extent.length)
     except FileNotFoundError as error:
         raise CorruptFileError(
             f"{path} is gone though a record names it; restore the file from a copy."

@@ -14,10 +14,9 @@ import numpy.typing as npt
 from penstock.dataplane import records
 from penstock.dataplane.positions import GroupTake, PublishedRows
 from penstock.dataplane.records import Record
+from penstock.dataplane.rowcosts import RowCosts
+from penstock.dataplane.sojourns import Sojourns
 from penstock.dataplane.state.protocol import I64
-
-COST_WEIGHT = 0.25
-"""Of a new look at what a row costs, against what was known."""
 
 
 class Counts:
@@ -28,10 +27,14 @@ class Counts:
         self.completed: I64 = np.zeros(shards, np.int64)
         self.busy_s: npt.NDArray[np.float64] = np.zeros(shards)
         """Useful time by shard: that of its task in each epoch, by its rows and what a row of it costs."""
-        self._row_cost_s: npt.NDArray[np.float64] = np.zeros(shards)
-        """What a row of each shard was last seen to cost; 0 where nobody looked."""
+        self._costs = RowCosts(shards)
         self.task_busy_s: dict[int, float] = {}
         self.task_rows: dict[int, int] = {}
+        self._lease_of: dict[int, str] = {}
+        self._owed: dict[int, int] = {}
+        self._owed_shards: I64 = np.zeros(shards, np.int64)
+        """Rows, by task and by shard, whose time is not counted yet: those of the first epoch on a lease, which loads
+        code and fills caches and says nothing of what rows cost."""
         self.arrived_from: dict[str, int] = {}
         """Rows by producer."""
         self.epochs = 0
@@ -43,6 +46,7 @@ class Counts:
         self.out_bytes = 0
         self.remote_bytes = 0
         """Bytes that tasks read of what another node wrote."""
+        self.sojourns = Sojourns()
 
     def arrive(self, producer: str, rows: PublishedRows) -> None:
         """Rows were published for this stage."""
@@ -57,9 +61,7 @@ class Counts:
             return
         rows = np.sum([take.shard_rows for take in takes], axis=0)
         shards = np.array([shard for shard, _ in shard_us])
-        sample = np.array([us for _, us in shard_us]) / 1e6 / np.maximum(rows[shards], 1)
-        known = self._row_cost_s[shards]
-        self._row_cost_s[shards] = np.where(known > 0, known + COST_WEIGHT * (sample - known), sample)
+        self._costs.look(shards, np.array([us for _, us in shard_us]) / 1e6, rows[shards])
 
     def complete(self, record: Record, takes: Sequence[GroupTake], epoch_s: float) -> None:
         """An epoch is committed."""
@@ -67,17 +69,38 @@ class Counts:
         self.epochs_s += epoch_s
         self.longest_task_s += max((part.busy_us for part in record.parts), default=0) / 1e6
         rows = np.sum([take.shard_rows for take in takes], axis=0) if takes else None
+        warm_s, warm_rows = 0.0, 0
         for part in record.parts:
-            busy_s = part.busy_us / 1e6
-            self.task_busy_s[part.task] = self.task_busy_s.get(part.task, 0.0) + busy_s
-            self.task_rows[part.task] = self.task_rows.get(part.task, 0) + part.rows_in
             self.out_bytes += sum(segment.extent.length for segment in part.segments)
+            mine = records.unpack_u16(part.shards)
             if rows is not None and part.rows_in:
-                mine = records.unpack_u16(part.shards)
                 self.completed[mine] += rows[mine]
-                cost = self._row_cost_s[mine]
+            if self._lease_of.get(part.task) != part.lease:
+                self._lease_of[part.task] = part.lease
+                self._owed[part.task] = self._owed.get(part.task, 0) + part.rows_in
+                if rows is not None:
+                    self._owed_shards[mine] += rows[mine]
+                continue
+            self._count_time(part.task, part.rows_in, part.busy_us / 1e6)
+            if rows is not None and part.rows_in:
+                warm_s, warm_rows = warm_s + part.busy_us / 1e6, warm_rows + part.rows_in
+                cost = self._costs.row_s[mine]
                 usual = cost[cost > 0].mean() if (cost > 0).any() else 1.0
                 weight = rows[mine] * np.where(cost > 0, cost, usual)
-                self.busy_s[mine] += busy_s * weight / max(float(weight.sum()), 1e-12)
+                self.busy_s[mine] += part.busy_us / 1e6 * weight / max(float(weight.sum()), 1e-12)
+        if warm_rows and self._owed:
+            self._pay(warm_s / warm_rows)
         if rows is not None:
             self.touched_shards += int(np.count_nonzero(rows))
+
+    def _count_time(self, task: int, rows: int, busy_s: float) -> None:
+        self.task_busy_s[task] = self.task_busy_s.get(task, 0.0) + busy_s
+        self.task_rows[task] = self.task_rows.get(task, 0) + rows
+
+    def _pay(self, row_s: float) -> None:
+        """Count what is owed as if its rows had cost what others cost now."""
+        for task, rows in self._owed.items():
+            self._count_time(task, rows, rows * row_s)
+        self.busy_s += self._owed_shards * row_s
+        self._owed.clear()
+        self._owed_shards[:] = 0

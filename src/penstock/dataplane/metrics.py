@@ -16,6 +16,7 @@ from penstock.dataplane.engine import Engine
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.records import IDLE_US
 from penstock.dataplane.run import Run
+from penstock.dataplane.sojourns import Success
 
 WINDOW_S = 5.0
 """Over which rates and latencies are taken."""
@@ -56,6 +57,16 @@ class StageLook:
     def latency(self) -> Latency | None:
         return self.engine.latency[self.run.spec.name].since(self.now - WINDOW_S)
 
+    @cached_property
+    def own_latency(self) -> Latency | None:
+        return self.run.counts.sojourns.log.since(self.now - WINDOW_S)
+
+    @property
+    def sla_success(self) -> float | None:
+        """Share of (shard, window) pairs that met the bound that is held; None where none is."""
+        found = success_of(self.run, self.now)
+        return found.ratio if found is not None else None
+
     @property
     def rows_per_s(self) -> float:
         return round(self.latency.rows / WINDOW_S, 1) if self.latency else 0.0
@@ -81,6 +92,12 @@ class StageLook:
     def waiting_rows(self) -> int:
         waiting = self.engine.chains.waiting(self.run.chain)
         return sum(item.rows for queue in waiting.values() for item in queue)
+
+
+def success_of(run: Run, now: float) -> Success | None:
+    """Return how many (shard, window) pairs of a stage met the bound that is held; None where none is."""
+    pairs, counts = run.counts.sojourns.pairs, run.counts
+    return pairs.success(now, counts.arrived > counts.completed) if pairs is not None else None
 
 
 QUERY: Sequence[Metric[QueryLook]] = (
@@ -137,6 +154,20 @@ OPERATOR: Sequence[Metric[StageLook]] = (
     Metric(
         "latencyP99Ms", "gauge", "ms", "from arrival at the source to commit, 99th percentile of the last 5 s",
         lambda s: round(s.latency.p99_ms, 3) if s.latency else None,
+    ),
+    Metric(
+        "ownLatencyMeanMs", "gauge", "ms",
+        "from arrival at the operator (at the source, where a source feeds it) to commit, mean of the last 5 s",
+        lambda s: round(s.own_latency.mean_ms, 3) if s.own_latency else None,
+    ),
+    Metric(
+        "ownLatencyP99Ms", "gauge", "ms", "the same, 99th percentile of the last 5 s",
+        lambda s: round(s.own_latency.p99_ms, 3) if s.own_latency else None,
+    ),
+    Metric(
+        "slaSuccessRatio", "gauge", "",
+        "share of (shard, window) pairs that met the SLA since it is held; null without one",
+        lambda s: round(s.sla_success, 6) if s.sla_success is not None else None,
     ),
     Metric("stateBytes", "gauge", "bytes", "state of all its keys", lambda s: s.run.state_bytes),
     Metric(

@@ -41,12 +41,14 @@ class PublishedRows:
     """A published producer epoch with its rows per consumer shard, counted once; one without rows says something of
     event time alone."""
 
-    __slots__ = ("bytes", "counts", "epoch", "published", "row_bytes", "rows", "stamp")
+    __slots__ = ("arrived_us", "bytes", "counts", "epoch", "published", "row_bytes", "rows", "stamp")
 
     def __init__(self, published: Published, shards: int = 1) -> None:
         self.published = published
         self.epoch = published.epoch
         self.stamp = published.stamp
+        self.arrived_us: int | None = None
+        """When another stage published them; None for rows of a source, and for those of before a restart."""
         counts = np.zeros(shards, np.int64)
         for at, segment in enumerate(published.segments):
             found = unpack_u32(segment.shard_rows)
@@ -145,13 +147,19 @@ def take_epoch(
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
     budget: Budget,
     channels: Channels = NO_TIME,
+    task_of: U16 | None = None,
 ) -> list[GroupTake]:
     """Choose the ranges of the next epoch: every group with ready shards takes up to the budget, oldest rows
     first.
 
     A group that is behind never overtakes the one in front, so that they meet. Groups without ready shards
     take nothing.
+
+    Args:
+        task_of: shard -> task. With it a group that only some tasks work on takes that part of the budget: else a few
+            shards that are behind would take as many rows as all others, and keep everybody waiting for one task.
     """
+    tasks = len(np.unique(task_of[ready])) if task_of is not None and len(groups) > 1 else 0
     takes: list[GroupTake] = []
     caps: dict[ChannelKey, Position] = {}
     for group in sorted(groups, key=lambda g: [g.at[key] for key in sorted(g.at)], reverse=True):
@@ -159,7 +167,11 @@ def take_epoch(
         if len(present) == 0:
             continue
         here = replace(group, shards=present)
-        take = _take_group(here, waiting, budget, len(ready), caps, channels)
+        share = budget
+        if task_of is not None and tasks:
+            part = len(np.unique(task_of[present])) / tasks
+            share = Budget(max(1, round(budget.rows * part)), budget.bytes)
+        take = _take_group(here, waiting, share, len(ready), caps, channels)
         takes.append(take)
         caps = caps or take.ends()
     return takes
@@ -294,9 +306,15 @@ def take_range(
     return end, pieces
 
 
-def _rows_between(counts: I64, low: int, high: int) -> int:
+def rows_by_shard(counts: I64, low: int, high: int) -> I64:
+    """Return the rows [low, high) of each shard's slice; high -1 for all that come after."""
     top = counts if high < 0 else np.minimum(counts, high)
-    return int(np.maximum(top - low, 0).sum())
+    found: I64 = np.maximum(top - low, 0)
+    return found
+
+
+def _rows_between(counts: I64, low: int, high: int) -> int:
+    return int(rows_by_shard(counts, low, high).sum())
 
 
 def _cut(counts: I64, low: int, budget_rows: int) -> int:

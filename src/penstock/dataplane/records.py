@@ -201,6 +201,18 @@ class ChainBase(msgspec.Struct, array_like=True, frozen=True):
     time_us: int = 0
 
 
+class Placed(msgspec.Struct, array_like=True, frozen=True):
+    """Where plans have put a stage: what a restart begins with, where that still fits."""
+
+    declared: int
+    """Tasks that the program gave it: with another number the user wants something else."""
+    tasks: list[int]
+    nodes: list[str]
+    """Node of each task; empty: any."""
+    task_of: bytes = b""
+    """Task of each shard, u16; of a source, nothing."""
+
+
 class Base(msgspec.Struct, array_like=True, frozen=True):
     """All chains at one moment: the first frame of every log part."""
 
@@ -211,6 +223,8 @@ class Base(msgspec.Struct, array_like=True, frozen=True):
     identity: bytes
     time_us: int
     chains: list[ChainBase]
+    placed: dict[str, Placed] = {}
+    """By stage: where plans have put it. No part of the fold: of records and chains it says nothing."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -219,7 +233,12 @@ _base = msgspec.msgpack.Decoder(Base)
 
 
 def encode(value: Record | Base) -> bytes:
-    """Return the bytes of a record or base; the same value always gives the same bytes."""
+    """Return the bytes of a record or base; the same value always gives the same bytes.
+
+    A base without placements ends before them, as it did before there were any.
+    """
+    if isinstance(value, Base) and not value.placed:
+        return _encoder.encode(msgspec.structs.astuple(value)[:-1])
     return _encoder.encode(value)
 
 

@@ -16,6 +16,7 @@ from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
+from penstock.dataplane.resuming import resolve_first
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.shards import Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
@@ -24,6 +25,13 @@ from penstock.errors import PenstockError
 _RATE_WEIGHT = 0.2
 _RATE_WEIGHT_UP = 0.6
 _FIRST_BUDGET_ROWS = 16_384
+PORTION_RATIO = 0.46
+"""Share of an epoch that a source publishes at once: two portions fill one, even when the rate falls a little."""
+PORTION_S = 0.1
+"""Time of work in a portion at least; smaller ones cost the source more epochs than they are worth."""
+_PORTION_ROWS = 64
+_SLOW_RATIO = 0.05
+"""Share of the longest epoch that few rows must take to tell what rows take: no overhead is that large."""
 
 
 class Phase(enum.StrEnum):
@@ -71,7 +79,7 @@ class SinkWork:
 class Run:
     """One stage at work."""
 
-    def __init__(self, chain: Chain, settings: Settings) -> None:
+    def __init__(self, chain: Chain, settings: Settings, placed: records.Placed | None = None) -> None:
         spec = chain.spec
         self.chain = chain
         self.spec = spec
@@ -107,16 +115,9 @@ class Run:
         self.epochs_s = 0.0
         """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
-        tasks = (
-            0
-            if spec.kind == "sink" or spec.ingested
-            else min(spec.tasks, spec.shards if spec.kind == "operator" else spec.tasks)
-        )
-        self.slots = {index: TaskSlot(spec.name, index) for index in range(tasks)}
+        self.slots, task_of = resolve_first(spec, placed)
         self.shards = ShardTable(
-            spec.name,
-            (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16),
-            Holding.ABSENT if spec.kind == "operator" else Holding.HELD,
+            spec.name, task_of, Holding.ABSENT if spec.kind == "operator" else Holding.HELD
         )
         self.epoch_tasks: U16 = self.shards.task_of.copy()
         """Task of each shard as the epoch in flight began; a plan may change the table meanwhile."""
@@ -137,6 +138,11 @@ class Run:
     @property
     def task_of(self) -> U16:
         return self.shards.task_of
+
+    def place_as_declared(self) -> None:
+        """Have the tasks that the program says, whatever plans have made of it; only before the first lease."""
+        self.slots, task_of = resolve_first(self.spec, None)
+        self.shards.task_of[:] = self.shards.goal[:] = self.epoch_tasks[:] = task_of
 
     @property
     def ready(self) -> npt.NDArray[np.bool_]:
@@ -282,15 +288,18 @@ class Run:
         for part in record.parts:
             self._task_state_bytes[part.task] = part.state_bytes
         self.state_bytes = sum(self._task_state_bytes.values())
-        self._learn_rate()
+        self._learn_rate(max((part.busy_us for part in record.parts), default=0) / 1e6)
         if self.spec.kind == "source":
             self._learn_size(record)
         if self.spec.kind == "sink":
             self.sunk_rows += self.rows
             self.next_start = self.started_at + (self.spec.min_epoch_s or self._settings.sink_epoch_s)
 
-    def _learn_rate(self) -> None:
-        if self.rows < self._settings.min_epoch_rows:
+    def _learn_rate(self, longest_task_s: float) -> None:
+        # A few rows tell nothing, unless they took so long that it was they and no overhead: without that, rows that are
+        # slow and come one by one would be taken for fast ones, and the first burst of them would be one endless epoch.
+        is_slow = self.rows > 0 and longest_task_s >= _SLOW_RATIO * self._settings.max_epoch_s
+        if self.rows < self._settings.min_epoch_rows and not is_slow:
             return
         sample = self.rows / max(1e-6, self.epoch_s)
         known = self._rows_per_s or sample
@@ -328,6 +337,17 @@ class Run:
     def source_rows(self) -> int:
         """Rows that the next epoch of a source may make, by what its rows have come to in bytes so far."""
         return self.budget().rows_of(self._row_bytes)
+
+    def portion_rows(self) -> int | None:
+        """Rows that a source should publish at once for this stage; None while its rate is not known.
+
+        An epoch takes whole portions while they fit. One that is larger than an epoch is cut at the same row of every
+        shard, so that its last epochs hold rows of the hottest shards alone and keep few tasks busy.
+        """
+        if not self._rows_per_s or self.spec.kind != "operator":
+            return None
+        portion_s = max(PORTION_RATIO * self._settings.max_epoch_s, PORTION_S)
+        return max(_PORTION_ROWS, int(self._rows_per_s * portion_s))
 
     def assigned_to(self, slot: TaskSlot) -> U16:
         """Shards that belong to a task by the map."""

@@ -115,7 +115,7 @@ class SourceSteps:
             return 0.01
         run.blocked = False
         start = run.chain.offset
-        end = min(arrivals.due(self._engine.wall()), start + run.source_rows())
+        end = min(arrivals.due(self._engine.wall()), start + self._rows_at_once(run))
         if end <= start:
             if self._say_idle_or_ended(run, now, arrivals.limit is not None and start >= arrivals.limit):
                 return 1.0
@@ -132,6 +132,11 @@ class SourceSteps:
                 )  # fmt: skip
                 self._engine.send(slot.lease, work)
         return 1.0
+
+    def _rows_at_once(self, run: Run) -> int:
+        """Rows that the next epoch of a source makes at most: what it may, and no more than suits those it feeds."""
+        fed = [self._engine.runs[edge.consumer].portion_rows() for edge in run.spec.edges]
+        return min([run.source_rows(), *(rows for rows in fed if rows is not None)])
 
     def may_begin(self, source: str) -> bool:
         """Whether a source may make rows: it is not paused, and holds initial state, or all of that has been taken in."""
@@ -166,7 +171,7 @@ class SourceSteps:
         """Whether so many rows are due that a whole epoch of them is there before its time."""
         arrivals = self.arrivals.get(run.spec.name)
         due = 0 if arrivals is None else arrivals.due(self._engine.wall())
-        return arrivals is not None and due - run.chain.offset >= run.source_rows()
+        return arrivals is not None and due - run.chain.offset >= self._rows_at_once(run)
 
     def due_now(self) -> dict[str, int]:
         """Row numbers that native sources have reached by the clock."""

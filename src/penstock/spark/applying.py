@@ -61,7 +61,7 @@ class SparkActuator:
         if (plan.add_nodes or plan.release_nodes) and self._negotiator is None:
             raise PlanError("this session has no nodes to add or to release; use a cluster.")
         placements = [_placement(name, wanted) for name, wanted in plan.executors.items()]
-        begun = self._shell.hub.ask(lambda: self._begin(placements, plan.global_pause))
+        begun = self._begin_informed(placements, plan.global_pause)
         if plan.add_nodes or plan.release_nodes:
             begun.nodes = threading.Thread(
                 target=self._negotiate, args=(plan, begun), name="penstock-nodes", daemon=True
@@ -75,6 +75,14 @@ class SparkActuator:
         self._begun = {number: one for number, one in self._begun.items() if number > self._count - 100}
         self._begun[self._count] = begun
         return Ticket(self._count)
+
+    def _begin_informed(self, placements: list[Placement], pause: bool) -> Begun:
+        """Begin; what is refused is tried once more after a look at what Spark has now: a node may just have come."""
+        try:
+            return self._shell.hub.ask(lambda: self._begin(placements, pause))
+        except PlanError:
+            self._shell.chores.check_capacity()
+            return self._shell.hub.ask(lambda: self._begin(placements, pause))
 
     def _begin(self, placements: list[Placement], pause: bool) -> Begun:
         engine = self._shell.engine

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from penstock.control.apply.actuator import Outcome
 from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
 from penstock.control.measure.estimate import Estimate
-from penstock.control.measure.estimating import Measurer
+from penstock.control.measure.estimating import Measurer, Measuring
 from penstock.control.measure.sample import NodeSample, Sample
+from penstock.control.measure.smoothing import Adapting
 from penstock.control.model.fitting import EpochFits
 from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
@@ -27,9 +28,13 @@ from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import Shards
 from penstock.control.policy.protocol import Limits, Policy
 from penstock.control.policy.registry import make_policy
+from penstock.dataplane.metrics import read_all, success_of
+from penstock.dataplane.sojourns import Success
 from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, current_plans
-from penstock.spark.measuring import take_sample
+from penstock.spark.control_metrics import CONTROL
+from penstock.spark.journal_file import JournalFile
+from penstock.spark.measuring import judge_by, take_sample
 from penstock.spark.nodes import negotiator
 from penstock.spark.slots import LOCAL_NODE, is_local, nodes, real_cores
 from penstock.spark.steering import Steering
@@ -54,6 +59,9 @@ class Elasticity:
         self._query = query
         self._actuator = SparkActuator(shell, None if is_local(spark) else negotiator(spark))
         self._steering: Steering | None = None
+        self.journal = ""
+        """File that decisions are appended to; none where it is empty."""
+        self._file: JournalFile | None = None
         self._sampled_s = 0.0
         self._cores = real_cores(spark) if is_local(spark) else 0
 
@@ -98,8 +106,13 @@ class Elasticity:
             raise PlanError(f"there is no node {node}; the nodes there are: {', '.join(known)}.")
         if known == [node]:
             raise PlanError(f"node {node} is the only one; add another before you drain it.")
-        plan = self._shell.hub.ask(lambda: self._off(node, [one for one in known if one != node]))
-        ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        self._shell.chores.check_capacity()
+        plan = self._shell.hub.ask(lambda: self._off(node))
+        try:
+            ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        except PlanError:
+            self._shell.hub.ask(lambda: self._shell.engine.placing.avoid.discard(node))
+            raise
         deadline = time.monotonic() + timeout_s
         outcome = self._await(ticket, timeout_s)
         if not outcome.ok:
@@ -117,19 +130,22 @@ class Elasticity:
     def _leases_on(self, node: str) -> int:
         return sum(lease.node == node for lease in self._shell.engine.leases.values())
 
-    def _off(self, node: str, others: list[str]) -> dict[str, ExecutorPlan]:
-        engine = self._shell.engine
+    def _off(self, node: str) -> dict[str, ExecutorPlan]:
+        """Plans that take all operators off a node; where the others have no slots for all its cores, they have fewer."""
+        engine, placing = self._shell.engine, self._shell.engine.placing
+        placing.avoid.add(node)
+        held = Counter(lease.node for lease in engine.leases.values())
+        free = {
+            one: slots - held[one] for one, slots in placing.node_slots.items() if one not in placing.avoid
+        }
+        # Some slots are kept for ingest and sinks, on whichever node.
+        left = placing.capacity - placing.node_slots.get(node, 0) - (len(engine.leases) - held[node])
         found = {}
-        engine.placing.avoid.add(node)
         for name, run in engine.runs.items():
-            if run.spec.kind != "operator":
-                continue
-            shards = _shards(engine, name)
-            cores = Counter(shards.tasks.values())
-            gone = cores.pop(node, 0)
-            if gone:
-                for _ in range(gone):
-                    cores[min(others, key=lambda one: cores[one])] += 1
+            shards = _shards(engine, name) if run.spec.kind == "operator" else None
+            if shards is not None and node in shards.tasks.values():
+                cores = take_off(Counter(shards.tasks.values()), node, free, left)
+                left -= sum(cores.values()) - sum(one != node for one in shards.tasks.values())
                 found[name] = plan_executor(shards, cores).plan
         return found
 
@@ -159,21 +175,28 @@ class Elasticity:
     def hold(self, sla: SLA, policy: str, every_s: float = 1.0) -> None:
         """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
         chosen = make_policy(policy)
+        self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
             self._steering.loop.use(chosen)
             self._steering.loop.guards = guards_of(chosen)
             return
         loop = ControlLoop(
-            Measurer(fit=EpochFits()),
+            Measurer(Measuring(smoothing=Adapting()), fit=EpochFits()),
             chosen,
             sla,
             self._limits(),
             guards_of(chosen),
             self._actuator,
-            Journal(),
+            Journal(write=self._open_journal()),
         )
         self._steering = Steering(loop, self._take, every_s, self._refresh)
+
+    def _open_journal(self) -> Callable[[bytes], None] | None:
+        if not self.journal:
+            return None
+        self._file = JournalFile(self.journal)
+        return self._file.add
 
     def rates(self, seconds: float = 2.0) -> tuple[list[OperatorRate], str]:
         """Measure for some seconds what arrives at each operator and what one core of it serves.
@@ -208,8 +231,24 @@ class Elasticity:
         ]
         return ", ".join(told) or "no prediction was checked against a measurement so far"
 
+    def success(self) -> dict[str, Success]:
+        """Return, by operator that is judged, the (shard, window) pairs that met the SLA since it is held."""
+
+        def look() -> dict[str, Success]:
+            engine = self._shell.engine
+            found = {name: success_of(run, engine.now()) for name, run in engine.runs.items()}
+            return {name: one for name, one in found.items() if one is not None}
+
+        told: dict[str, Success] = self._shell.hub.ask(look)
+        return told
+
+    def control(self) -> dict[str, Any] | None:
+        """Return the metrics of the control loop; None where no bound is held."""
+        return read_all(CONTROL, self._steering.loop) if self._steering is not None else None
+
     def describe(self) -> list[str]:
-        """Return a line for every task (operator, index, node, shards and rows so far), and where leases came up."""
+        """Return a line for every task (operator, index, node, shards and rows so far), one for every operator that an SLA
+        is held for, the errors of models, and where leases came up."""
 
         def look() -> list[str]:
             engine = self._shell.engine
@@ -222,7 +261,13 @@ class Elasticity:
 
         landed, elsewhere = self._shell.landed
         placed = f"leases asked for on a node: {landed} came up there, {elsewhere} elsewhere"
-        return [*self._shell.hub.ask(look), placed]
+        held = [
+            f"{name}: the SLA was met by {one.met:,} of {one.judged:,} (shard, window) pairs"
+            + (f", {one.ratio:.2%}" if one.ratio is not None else "")
+            for name, one in self.success().items()
+        ]
+        errors = [self._errors()] if held else []
+        return [*self._shell.hub.ask(look), *held, *errors, *([placed] if landed or elsewhere else [])]
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""
@@ -232,6 +277,8 @@ class Elasticity:
         """End the loop, if there is one."""
         if self._steering is not None:
             self._steering.close()
+        if self._file is not None:
+            self._file.close()
 
     def _take(self) -> Sample | None:
         if self._shell.over:
@@ -286,6 +333,23 @@ def spread_cores(shards: Shards, cores: int, room: Mapping[str, int]) -> dict[st
         free = [node for node in room if room[node] > held[node]]
         held[max(free, key=lambda node: (held[node] > 0, room[node] - held[node]))] += 1
     return {node: count for node, count in held.items() if count}
+
+
+def take_off(cores: Counter[str], node: str, free: dict[str, int], left: int) -> Counter[str]:
+    """Return the cores of an operator without a node: those it had there go where slots are free, as far as they are.
+
+    Args:
+        free: slots of each other node that nobody holds; those taken are counted off.
+        left: leases that may be had besides those on the other nodes. An operator that has no core elsewhere gets one all
+            the same: then a lease serves two tasks.
+    """
+    kept = Counter({one: count for one, count in cores.items() if one != node and count})
+    for number in range(cores[node]):
+        there = max(free, key=lambda one: (free[one], one))
+        if (free[there] > 0 and number < left) or not kept:
+            kept[there] += 1
+            free[there] -= 1
+    return kept
 
 
 def guards_of(policy: Policy) -> Guards:

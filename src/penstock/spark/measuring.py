@@ -1,4 +1,4 @@
-"""What the control plane is told of a running query: the engine's running totals as a `Sample`. Reads, decides nothing.
+"""What the control plane is told of a running query: the engine's running totals as a `Sample`. Decides nothing.
 
 Called in the hub's thread, where nothing changes meanwhile; it takes well under a millisecond for a few hundred shards.
 """
@@ -10,8 +10,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from penstock.control.measure.sample import ExecutorSample, NodeSample, Sample, TaskSample
+from penstock.control.sla import END_TO_END, SLA
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.run import Run
+from penstock.dataplane.sojourns import Bound, Pairs
 
 
 def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> Sample:
@@ -44,9 +46,23 @@ def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> 
     )
 
 
+def judge_by(engine: Engine, sla: SLA) -> None:
+    """Count from now on which (shard, window) pairs meet an SLA: of every operator, or of those at the end of paths where
+    it bounds whole paths. What was counted under the same one goes on."""
+    quantile = None if sla.is_mean else float(sla.quantile)
+    bound = Bound(sla.latency, sla.window, quantile, sla.scope == END_TO_END)
+    judged = _last_stages(engine) if bound.from_source else list(engine.runs)
+    for name, run in engine.runs.items():
+        kept = run.counts.sojourns
+        if name not in judged or run.spec.kind != "operator":
+            kept.pairs = None
+        elif kept.pairs is None or kept.pairs.bound != bound:
+            kept.pairs = Pairs(run.spec.shards, bound, engine.now())
+
+
 def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
     counts, leases = run.counts, engine.leases
-    latency = engine.latency[run.spec.name].since(since_s)
+    latency = counts.sojourns.log.since(since_s)
     tasks = tuple(
         TaskSample(
             slot.index,

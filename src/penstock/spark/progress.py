@@ -71,7 +71,7 @@ def take_reading(engine: Engine, log: tuple[float, int] = (0.0, 0)) -> Reading:
     looks = {name: StageLook(engine, run, now) for name, run in engine.runs.items()}
     tables = {"source": INPUT, "operator": OPERATOR, "sink": OUTPUT}
     facts: dict[str, Any] = read_all(QUERY, QueryLook(engine, *log))
-    facts |= {"inputs": {}, "operators": {}, "outputs": {}}
+    facts |= {"control": None, "inputs": {}, "operators": {}, "outputs": {}}
     parts = {"source": "inputs", "operator": "operators", "sink": "outputs"}
     for name, look in looks.items():
         kind = look.run.spec.kind

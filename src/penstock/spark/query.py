@@ -317,6 +317,8 @@ class Query:
         found: Reading | None = self._ask(
             lambda shell: take_reading(shell.engine, (shell.log.append_s, shell.log.appends))
         )
+        if found is not None and self._elasticity is not None:
+            found.facts["control"] = self._elasticity.control()
         return found
 
     def _reading_before(self, now: Reading) -> Reading | None:

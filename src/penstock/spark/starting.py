@@ -35,6 +35,7 @@ from penstock.topology.options import (
     CONTROL_SECONDS,
     EXPORT,
     EXPORT_BYTES,
+    JOURNAL,
     TAKEOVER,
     derive_settings,
     merge_settings,
@@ -132,6 +133,7 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
         query.stop()
         raise
     if declared.sla is not None:
+        query.elasticity.journal = JOURNAL.of(declared.options).removeprefix("file:")
         query.elasticity.hold(declared.sla, declared.policy or DEFAULT, CONTROL_SECONDS.of(declared.options))
     query._begin()
     return query

@@ -98,6 +98,9 @@ class SimCalls:
             data = self.device.file(path).data
             return bytes(data[offset:] if length is None else data[offset : offset + length])
 
+    def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        return self.read(path, offset, length)
+
     def size(self, path: str) -> int:
         with self.device.lock:
             return len(self.device.file(path).data)

@@ -183,6 +183,12 @@ CONTROL_SECONDS = Option(
     1.0,
     "time between two turns of the control loop of a query that has an SLA or a policy",
 )
+JOURNAL = Option(
+    "journal",
+    PATH,
+    "",
+    "file on the driver that every decision is appended to, with its inputs and what came of it; for `penstock replay`",
+)
 LEASE_TIMEOUT_SECONDS = Option(
     "leaseTimeoutSeconds", SECONDS, 15.0, "silence after which a lease is taken as lost", "lease_timeout_s"
 )
@@ -247,6 +253,7 @@ OPTIONS: Mapping[str, Option[Any]] = {
         MAX_EPOCH_SECONDS,
         MIN_EPOCH_SECONDS,
         CONTROL_SECONDS,
+        JOURNAL,
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         MAX_WAITING_BYTES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from penstock.bench import dynamics
@@ -14,6 +15,8 @@ from penstock.bench.dynamics_figures import (
     derive_throughput,
     predict_latency_ms,
 )
+from penstock.bench.dynamics_runs import explains
+from penstock.bench.dynamics_simulated import ROW_S, Saturated, derive_setting, hashed
 from penstock.bench.result import BenchResult, UnknownPart
 from penstock.workloads.dynamics import Dynamics
 from penstock.workloads.exchange_orders import STOCKS, orders
@@ -62,6 +65,35 @@ def test_a_dip_lasts_until_the_rate_is_back() -> None:
     assert found.dips_s[0] == pytest.approx(3.0)
     steady = derive_throughput(sightings([1_000] * 25), ROWS)
     assert steady.dips_s == (0.0, 0.0)
+
+
+def test_a_run_without_shuffles_has_no_dips() -> None:
+    assert derive_throughput(sightings([1_000] * 5), Dynamics()).dips_s == ()
+
+
+def test_an_action_is_explained_by_what_was_seen_and_what_was_done() -> None:
+    assert explains("p99 840 ms over 500 ms: task 3 holds 41% of load; moved 5 shards to task 1")
+    assert not explains("; moved 5 shards to task 1")
+    assert not explains("p99 840 ms over 500 ms")
+
+
+def test_a_simulated_source_gives_as_much_as_is_taken() -> None:
+    shard_of = np.arange(10_000) % 64
+    feed = Saturated(Dynamics(), shard_of, 64, tasks=4, most_s=0.6)
+    at_s, shards = feed.take(0.1)
+    assert len(at_s) == len(shards) == round(4 * 1.2 * 0.1 / ROW_S)
+    assert shards.tolist() == shard_of[Dynamics()(0, len(shards)).column(0).to_numpy()].tolist()
+    feed.longest_s = lambda: 0.7
+    assert not len(feed.take(0.2)[0])
+    assert feed.made == len(at_s)
+
+
+def test_simulated_shards_lie_as_the_ceiling_takes_them_to() -> None:
+    setting, flat = derive_setting(4, 2, 8), hashed(4, 2, 8)
+    for number, one in enumerate(setting.executors.values()):
+        mine = np.flatnonzero(one.plan.task_of >= 0)
+        assert (flat[mine] == number * 2 + one.plan.task_of[mine]).all()
+    assert np.bincount(flat).tolist() == [4] * 8
 
 
 def test_the_share_of_the_ceiling_is_the_least_that_was_measured() -> None:

@@ -50,8 +50,8 @@ class Decision:
         parts = [part for part in (self.symptom, self._what()) if part]
         if self.outcome is not None and not self.outcome.ok:
             parts.append(f"failed: {self.outcome.reason}")
-        if self.count > 1:
-            parts.append(f"{self.count} times until {self.until_s:g} s")
+        if self.count > 1 and self.until_s is not None:
+            parts.append(f"{self.count} times in {self.until_s - self.at_s:.0f} s")
         return "; ".join(parts)
 
     def _what(self) -> str:

@@ -30,7 +30,10 @@ def find_fault(name: str, sample: ExecutorSample) -> str | None:
     if not _has_numbers(sample):
         return f"a time of {name} is no number"
     indexes = {task.index for task in sample.tasks}
-    if not {index for index in set(sample.task_of.tolist()) if index >= 0} <= indexes:
+    used = {index for index in set(sample.task_of.tolist()) if index >= 0}
+    if used and not indexes:
+        return f"no task of {name} is up yet"
+    if not used <= indexes:
         return f"a shard of {name} belongs to a task that is not there"
     return None
 

@@ -136,10 +136,7 @@ class Measurer:
             self._executors[name] = known.restart(at_s, sample, self.settings.smoothing)
             return f"the counters of {name} began again"
         self._speeds.update(known.sample, sample)
-        known.take(
-            at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit,
-            is_first=all(origin in whole.sources for origin, to in whole.edges if to == sample.operator),
-        )  # fmt: skip
+        known.take(at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit)
         if known.service.service_per_s is None and sample.arrived.any():
             return f"no row of {name} has been completed yet"
         return None

@@ -70,11 +70,8 @@ class ExecutorMeasure:
         inherited: Inherited | None,
         missed_s: tuple[float, ...],
         fit: EpochFit | None,
-        *,
-        is_first: bool = True,
     ) -> None:
-        """Take the next sample; `missed_s` are the moments since the last one at which there was none, and
-        `is_first` says whether it is fed by sources alone, so that its rows' latency is its own."""
+        """Take the next sample; `missed_s` are the moments since the last one at which there was none."""
         sample, before, elapsed_s = _with_arrivals(sample), self.sample, at_s - self.at_s
         new = derive_new(before, sample)
         if new.any():
@@ -85,7 +82,7 @@ class ExecutorMeasure:
         self._weigh_shards(before, sample, speeds)
         self._remember_measured(at_s, before, sample)
         if fit is not None and sample.epochs > before.epochs:
-            latency_s = sample.latency_s if is_first else None
+            latency_s = sample.latency_s
             if latency_s is None or not np.isfinite(latency_s):
                 latency_s = self._trace.derive_mean_s()
             self._epoch = fit(self.name, before, sample, latency_s) or self._epoch

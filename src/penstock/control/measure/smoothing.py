@@ -15,6 +15,9 @@ import numpy.typing as npt
 from penstock.control.measure.sample import F64
 from penstock.errors import DeclarationError
 
+_FEW_PLACES = 8
+"""Places from which on an array has shares that are worth a test."""
+
 
 class Smoother(Protocol):
     """The memory of one quantity, a number or an array."""
@@ -65,6 +68,31 @@ class Windowed:
         return _Windowed(self.samples)
 
 
+@dataclass(frozen=True)
+class Adapting:
+    """Of an array: its sum over the last `rate_samples` values, dealt by the shares of the last `samples`; shares that have
+    changed are forgotten at once. Of a number, or of few places: `Windowed(rate_samples)`.
+
+    Values are taken as rates of things that come one by one, so that shares of n things are off by what chance makes of n.
+    Two sets of them differ where χ² of homogeneity is beyond chance by `sigmas`, and where what is beyond it comes to
+    `least_change` in relative squares, Σ (Δp)² / p; the newest interval is then all that is kept.
+    """
+
+    samples: int = 8
+    rate_samples: int = 3
+    sigmas: float = 5.0
+    least_change: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rate_samples <= self.samples:
+            raise DeclarationError(
+                f"smoothing: rate_samples must be 1 to samples, not {self.rate_samples!r} of {self.samples!r}."
+            )
+
+    def start(self) -> Smoother:
+        return _Adapting(self)
+
+
 class _Weighted:
     def __init__(self, alpha: float) -> None:
         self._alpha = alpha
@@ -111,3 +139,48 @@ class _Windowed:
     def put(self, where: npt.NDArray[np.bool_], value: F64) -> None:
         for one, _ in self._kept:
             one[where] = value[where]
+
+
+class _Adapting:
+    def __init__(self, setting: Adapting) -> None:
+        self._setting = setting
+        self._rate = _Windowed(setting.rate_samples)
+        self._kept: deque[tuple[F64, float]] = deque(maxlen=setting.samples)
+        """Things of each interval, by place, and its length."""
+
+    def add(self, value: F64, elapsed_s: float) -> F64:
+        rate = self._rate.add(value, elapsed_s)
+        if rate.size < _FEW_PLACES:
+            return rate
+        newest = np.array(value, dtype=np.float64) * elapsed_s
+        if self._kept and self._is_other(newest, self._things()):
+            self._kept.clear()
+        self._kept.append((newest, elapsed_s))
+        things = self._things()
+        total = float(things.sum())
+        return np.asarray(things / total * float(rate.sum())) if total > 0 else rate
+
+    def add_number(self, value: float, elapsed_s: float) -> float:
+        return self._rate.add_number(value, elapsed_s)  # a single number has no shares
+
+    def _things(self) -> F64:
+        return np.asarray(np.sum([things for things, _ in self._kept], axis=0))
+
+    def _is_other(self, newest: F64, known: F64) -> bool:
+        """Say whether shares have changed."""
+        there = (newest > 0) | (known > 0)
+        free = int(there.sum()) - 1
+        here, before = float(newest.sum()), float(known.sum())
+        if free < 1 or here <= 0 or before <= 0:
+            return False
+        both = (newest + known)[there] / (here + before)
+        weight = here * before / (here + before)
+        beyond = weight * float(((newest[there] / here - known[there] / before) ** 2 / both).sum()) - free
+        return beyond > self._setting.sigmas * float(np.sqrt(2 * free)) and (
+            beyond > self._setting.least_change * weight
+        )
+
+    def put(self, where: npt.NDArray[np.bool_], value: F64) -> None:
+        self._rate.put(where, value)
+        for things, elapsed_s in self._kept:
+            things[where] = value[where] * elapsed_s

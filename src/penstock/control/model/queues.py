@@ -123,7 +123,9 @@ def _waits(rate: float, service: float, k: int) -> Iterator[float]:
     while True:
         inverse = 1.0 + inverse * k / offered
         busy = offered / k
-        yield 1.0 / ((busy + inverse * ((k - offered) / k)) * (k * service - rate))
+        # A rate that is a whole number of cores to the last bit may leave nothing to spare here.
+        spare = max(k * service - rate, 1e-12 * rate)
+        yield 1.0 / ((busy + inverse * ((k - offered) / k)) * spare)
         k += 1
 
 

@@ -22,22 +22,30 @@ ROUNDS_PER_SHARD = 4
 """Rounds after which balancing without a cap gives up; a shard may move more than once before all lie well."""
 
 
-def plan_balance(shards: Shards, theta: float = THETA, max_moves: int | None = None) -> Balance:
+def plan_balance(
+    shards: Shards, theta: float = THETA, max_moves: int | None = None, fine: float | None = None
+) -> Balance:
     """Move shards from the most to the least loaded task until δ <= θ or no move helps (Elasticutor 3.1).
 
     Each round takes the move after which the larger of the two loads is lowest. Of moves that come to the same, one
     inside a node is taken, then the one of fewest state bytes. What is balanced stays as it is; where no move helps, the
     reason says which shard is in the way.
+
+    Args:
+        fine: δ to go on to by moves inside nodes, which copy no state, where what is out of balance is moved at all.
     """
     table = Table(shards, shards.tasks, shards.speed)
     before = table.delta()
     limit = ROUNDS_PER_SHARD * len(shards.load) if max_moves is None else max_moves
     moved = run_rounds(table, theta, limit)
+    if moved and fine is not None:
+        moved += run_rounds(table, fine, limit - moved, inside=True)
     return table.result(before, explain(table, before, theta, capped=moved >= limit))
 
 
-def run_rounds(table: Table, theta: float, limit: int) -> int:
-    """Relieve tasks loaded above θ of the mean, the most loaded first, at most `limit` times; return the moves made.
+def run_rounds(table: Table, theta: float, limit: int, *, inside: bool = False) -> int:
+    """Relieve tasks loaded above θ of the mean, the most loaded first, at most `limit` times; return the moves made, only
+    `inside` nodes where that is asked for.
 
     A task that no move can relieve (one shard is all of its load, say) is set aside: it fixes δ, but the tasks after it
     need not wait for what cannot be had. What takes a shard never ends up as loaded as what gave it, so this ends.
@@ -49,7 +57,7 @@ def run_rounds(table: Table, theta: float, limit: int) -> int:
         source = int(times.argmax())
         if times[source] <= theta * table.mean * (1 + TINY):
             break
-        found = find_move(table, source, theta)
+        found = find_move(table, source, theta, inside=inside)
         if found is None:
             relievable[source] = False
         else:
@@ -61,16 +69,21 @@ def run_rounds(table: Table, theta: float, limit: int) -> int:
     return moves
 
 
-def find_move(table: Table, source: int, theta: float, target: int | None = None) -> tuple[int, int] | None:
+def find_move(
+    table: Table, source: int, theta: float, target: int | None = None, *, inside: bool = False
+) -> tuple[int, int] | None:
     """Return the best (shard, destination) away from one task, or None where no move makes its load and the other's
     lower than its load is now.
 
     Args:
         target: the only destination to look at; every task where it is not given.
+        inside: look at shards and tasks on one node only.
     """
     shards = np.flatnonzero((table.at == source) & (table.load > 0))
+    if inside:
+        shards = shards[table.home[shards] == table.node[source]]
     times = table.times
-    targets = _least_loaded(table, source, times) if target is None else np.array([target])
+    targets = _least_loaded(table, source, times, inside) if target is None else np.array([target])
     weight = table.load[shards][:, None]
     left = (table.loads[source] - weight) / table.speed[source]
     after = np.maximum(left, (table.loads[targets] + weight) / table.speed[targets])
@@ -89,7 +102,7 @@ def _bytes(table: Table, shards: npt.NDArray[np.int64]) -> F64:
     return np.zeros(len(shards)) if size is None else size[shards].astype(np.float64)
 
 
-def _least_loaded(table: Table, source: int, times: F64) -> npt.NDArray[np.int64]:
+def _least_loaded(table: Table, source: int, times: F64, inside: bool) -> npt.NDArray[np.int64]:
     """Return the least loaded task of each kind (same speed, same node or not): no other of its kind can do better."""
     here = table.node == table.node[source]
     others = times.copy()
@@ -97,7 +110,7 @@ def _least_loaded(table: Table, source: int, times: F64) -> npt.NDArray[np.int64
     found = []
     for speed in table.speeds:
         of_kind = table.speed == speed
-        for where in (here, ~here):
+        for where in (here,) if inside else (here, ~here):
             best = int(np.where(of_kind & where, others, np.inf).argmin())
             if of_kind[best] and where[best] and best != source:
                 found.append(best)

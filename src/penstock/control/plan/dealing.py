@@ -14,7 +14,11 @@ IDLE_RATIO = 0.01
 
 
 def deal_shards(
-    shards: Shards, tasks: Mapping[int, str], speed: Mapping[int, float] | None = None, theta: float = THETA
+    shards: Shards,
+    tasks: Mapping[int, str],
+    speed: Mapping[int, float] | None = None,
+    theta: float = THETA,
+    fine: float | None = None,
 ) -> Balance:
     """Deal the shards to these tasks with as few moves as it takes; with the tasks they have, it is `plan_balance`.
 
@@ -25,13 +29,17 @@ def deal_shards(
     Args:
         tasks: every task there will be, index -> node.
         speed: index of a task -> its speed; as `shards` says where it is not given.
+        fine: δ to go on to by moves inside nodes, where anything moves.
     """
     load = shards.load if float(shards.load.sum()) > 0 else np.ones(len(shards.load))
     table = Table(shards, tasks, shards.speed if speed is None else speed, load)
     before = derive_imbalance(shards)
     _give_away(table, theta)
     _fill(table, [int(p) for p, name in enumerate(table.names) if int(name) not in shards.tasks], theta)
-    run_rounds(table, theta, ROUNDS_PER_SHARD * len(load))
+    limit = ROUNDS_PER_SHARD * len(load)
+    moved = run_rounds(table, theta, limit)
+    if fine is not None and (moved or tasks != shards.tasks):
+        run_rounds(table, fine, limit, inside=True)
     return table.result(before, explain(table, before, theta, capped=False))
 
 

@@ -89,7 +89,11 @@ def _state_by_node(shards: Shards, column: Mapping[str, int]) -> F64:
 
 
 def plan_executor(
-    shards: Shards, cores: Mapping[str, int], speed: Mapping[str, float] | None = None, theta: float = THETA
+    shards: Shards,
+    cores: Mapping[str, int],
+    speed: Mapping[str, float] | None = None,
+    theta: float = THETA,
+    fine: float | None = None,
 ) -> Placement:
     """Return the plan of one executor that has these cores on each node.
 
@@ -99,6 +103,7 @@ def plan_executor(
     Args:
         cores: node -> cores of this executor there.
         speed: node -> its speed, for new tasks; 1 where it is not said.
+        fine: δ to go on to by moves inside nodes, where anything moves.
     """
     kept, dropped = _kept_and_dropped(shards, cores)
     here = Counter(kept.values())
@@ -107,18 +112,20 @@ def plan_executor(
     tasks = {**kept, **added}
     speeds = {index: shards.speed.get(index, 1.0) for index in kept}
     speeds |= {index: (speed or {}).get(node, 1.0) for index, node in added.items()}
-    balance = deal_shards(shards, tasks, speeds, theta)
+    balance = deal_shards(shards, tasks, speeds, theta, fine)
     plan = ExecutorPlan(dict(sorted(tasks.items())), balance.task_of)
     return Placement(plan, balance, tuple(added), tuple(sorted(dropped)))
 
 
-def plan_executors(now: Estimate, assignment: Assignment, theta: float = THETA) -> dict[str, Placement]:
+def plan_executors(
+    now: Estimate, assignment: Assignment, theta: float = THETA, fine: float | None = None
+) -> dict[str, Placement]:
     """Return the placements of all executors that change; those that stay as they are are left out."""
     speed = {name: node.speed for name, node in now.nodes.items()}
     found = {}
     for name, executor in now.executors.items():
         shards = derive_shards(executor)
-        placement = plan_executor(shards, assignment.cores_by_node(name), speed, theta)
+        placement = plan_executor(shards, assignment.cores_by_node(name), speed, theta, fine)
         if not placement.changes_nothing:
             found[name] = placement
     return found

@@ -28,7 +28,7 @@ from penstock.control.policy.elastic_turn import (
     describe_hot_shard,
     predict_tasks_s,
 )
-from penstock.control.policy.imbalance import ImbalanceWatch, is_worth_it
+from penstock.control.policy.imbalance import FINE, ImbalanceWatch, is_worth_it
 from penstock.control.policy.mapping import is_known
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.protocol import Limits, Option, Proposal
@@ -186,7 +186,8 @@ class ElasticutorPolicy:
     def _place(self, turn: Turn, cores: Mapping[str, int], give_back: bool = False) -> dict[str, Placement]:
         demand = derive_core_demand(turn.now, cores, max_cores=turn.usable)
         assignment = plan_assignment(demand, naive=self.naive, give_back=give_back)
-        found = plan_executors(turn.now, assignment, self._watch.goal)
+        goal = min((self._watch.goal_of(turn, name) for name in turn.cores), default=self._watch.goal)
+        found = plan_executors(turn.now, assignment, goal, FINE)
         return {
             name: one
             for name, one in found.items()

@@ -15,6 +15,12 @@ NEAR_LIMIT = 0.85
 FAR_RATIO = 1.25
 """δ beyond this many θ is answered at once."""
 
+FINE = 1.02
+"""δ to balance to by moves inside a node, which copy no state and take milliseconds."""
+
+FINE_THETA = 1.08
+"""θ of an executor that is on one node while rows are late: what imbalance costs is throughput, and moves are cheap."""
+
 MIN_GAIN = 0.05
 """δ must be lowered by so much to be worth a move."""
 
@@ -40,8 +46,19 @@ class ImbalanceWatch:
     def look(self, turn: Turn) -> None:
         """Take note of every executor's δ. Call once a turn."""
         self._turns = {
-            name: self._turns.get(name, 0) + 1 for name, delta in turn.deltas.items() if delta > self.theta
+            name: self._turns.get(name, 0) + 1
+            for name, delta in turn.deltas.items()
+            if delta > self._theta_of(turn, name)
         }
+
+    def _theta_of(self, turn: Turn, name: str) -> float:
+        """Return from which δ on an executor is balanced."""
+        one_node = len({task.node for task in turn.now.executors[name].tasks}) == 1
+        return min(self.theta, FINE_THETA) if one_node and turn.is_over else self.theta
+
+    def goal_of(self, turn: Turn, name: str) -> float:
+        """Return the δ to balance an executor to by any move."""
+        return min(self.goal, (1 + self._theta_of(turn, name)) / 2)
 
     def is_due(self, turn: Turn, name: str) -> bool:
         """Say whether an executor should be balanced now."""
@@ -56,7 +73,9 @@ class ImbalanceWatch:
         found = {}
         for name, executor in sorted(turn.now.executors.items()):
             if self.is_due(turn, name):
-                balance = plan_balance(derive_shards(executor), self.goal, self.max_moves)
+                balance = plan_balance(
+                    derive_shards(executor), self.goal_of(turn, name), self.max_moves, FINE
+                )
                 if is_worth_it(balance):
                     found[name] = balance
         return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -78,6 +79,8 @@ class PenstockPolicy:
     idle_node_s: float = 60.0
     split: BoundSplit = field(default_factory=BoundSplit)
     name: str = "penstock"
+    model: ClassVar[str] = "mm1"
+    """What predicts the latencies it names."""
     _forecasters: dict[str, Forecaster] = field(default_factory=dict)
     _negotiator: Negotiator = field(init=False)
     _acted_s: deque[tuple[float, bool]] = field(default_factory=deque)
@@ -236,7 +239,7 @@ class PenstockPolicy:
             ["shifted the bound: " + ", ".join(f"{o} {s:.0%}" for o, s in shares.items())] if shares else []
         )
         self._remember(now.at_s, treated, urgent)
-        return Proposal(plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": "mm1"})
+        return Proposal(plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": self.model})
 
     def _remember(self, at_s: float, treated: list[_Finding], urgent: bool) -> None:
         self._acted_s.append((at_s, urgent))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import secrets
 import sys
@@ -18,6 +19,8 @@ from penstock.dataplane.disk.protocol import Faults
 from penstock.dataplane.disk.steps import StepDisk
 
 _READ_MAX = 1 << 30
+_MAP_MIN = 1 << 20
+"""Bytes from which on mapping costs less than copying."""
 
 
 class _ReadHandle:
@@ -101,6 +104,15 @@ class PosixCalls:
         if length <= _READ_MAX:
             return _pread(handle.fd, length, offset)
         return _read_in_pieces(handle.fd, length, offset)
+
+    def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        handle = self._handle(path)
+        # Past the end of a file a mapping kills the process; a short read is the reader's to tell.
+        if length < _MAP_MIN or os.fstat(handle.fd).st_size < offset + length:
+            return self.read(path, offset, length)
+        before = offset % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(handle.fd, before + length, access=mmap.ACCESS_READ, offset=offset - before)
+        return memoryview(mapped)[before:]
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size

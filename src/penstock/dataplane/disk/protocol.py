@@ -38,6 +38,7 @@ STEPS_OF: Mapping[str, tuple[Step, ...]] = {
     "put": (Step.CREATE, Step.WRITE, Step.SYNC, Step.LINK, Step.SYNC_DIR),
     "settle": (Step.READ, Step.SYNC, Step.SYNC_DIR),
     "read": (Step.READ,),
+    "view": (Step.READ,),
     "size": (Step.READ,),
     "list": (Step.LIST,),
     "delete": (Step.DELETE,),
@@ -110,6 +111,9 @@ class Disk(Protocol):
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """Return the bytes from ``offset``, fewer where the file ends. Raises ``FileNotFoundError``."""
 
+    def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        """As ``read``, for files that only grow: many bytes may be mapped, not copied. Raises ``FileNotFoundError``."""
+
     def size(self, path: str) -> int | None:
         """Return the file's size, ``None`` if there is no such file."""
 
@@ -151,6 +155,8 @@ class Calls(Protocol):
     def is_dir(self, path: str) -> bool: ...
 
     def read(self, path: str, offset: int, length: int | None) -> bytes: ...
+
+    def view(self, path: str, offset: int, length: int) -> bytes | memoryview: ...
 
     def size(self, path: str) -> int: ...
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
@@ -22,15 +22,23 @@ import pyarrow.compute as pc
 
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.keys.codec import KeyCodec
+from penstock.dataplane.state.bringing import (
+    Bringing,
+    content_digest,
+    entry_batch,
+    not_its_digest,
+    sealed,
+    verified,
+)
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.kinds import Changes, Column, Entry, ListColumn, StateContext, ValueColumn
 from penstock.dataplane.state.local import LocalShard
 from penstock.dataplane.state.maps import MapColumn
-from penstock.dataplane.state.protocol import ENTRY_SCHEMA, U16, U32, U64, Delta, digest_bytes, digest_lanes
-from penstock.dataplane.state.sealing import entry_hash, entry_hashes, hash_lanes, seal, sum_of, unseal
+from penstock.dataplane.state.protocol import U32, U64, Delta, digest_bytes
+from penstock.dataplane.state.sealing import entry_hash, hash_lanes, sum_of
 from penstock.dataplane.state.timers import EPOCH_TIMERS, NEVER, Due, TimerColumn
 from penstock.dataplane.state.values import ValueCodec
-from penstock.errors import CorruptFileError, StorageError
+from penstock.errors import CorruptFileError
 from penstock.topology.rows import struct_class
 from penstock.topology.states import ListState, MapState, StateSpec
 
@@ -55,13 +63,6 @@ class _Shard:
     cache: dict[bytes, KeyState] = field(default_factory=dict)
     shared: KeyState | None = None
     """The states of the shard itself, never evicted."""
-
-
-@dataclass
-class _Bringing:
-    local: LocalShard
-    version: int
-    entries: dict[bytes, bytes | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class EntryState:
         self._memory_bytes = memory_bytes
         self._owner = uuid.uuid4().hex
         self._shards: dict[int, _Shard] = {}
-        self._bringing: dict[int, _Bringing] = {}
+        self._bringing: dict[int, Bringing] = {}
         self._behind: dict[int, None] = {}  # shards with pending entries, longest behind first
         self._pending_entries = 0
         self._touched: list[KeyState] = []
@@ -241,9 +242,9 @@ class EntryState:
         )  # a scan needs no overlay of committed entries then, and flushing is due anyway
         newer = self._settled_of(shard, prefix)
         if not newer:
-            return _verified(owned.local, owned.local.scan(prefix, limit))
+            return verified(owned.local, owned.local.scan(prefix, limit))
         more = None if limit is None else limit + len(newer)
-        stored = _verified(owned.local, owned.local.scan(prefix, more))
+        stored = verified(owned.local, owned.local.scan(prefix, more))
         found = [entry for entry in stored if entry[0] not in newer]
         found += [(key, value, entry_hash(key, value)) for key, value in newer.items() if value is not None]
         return sorted(found)[:limit]
@@ -286,17 +287,17 @@ class EntryState:
 
     def _stored(self, owned: _Shard, keys: list[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
         stored = owned.local.get_many(keys)
-        return {key: (value, hash_) for key, value, hash_ in _verified(owned.local, stored.items())}
+        return {key: (value, hash_) for key, value, hash_ in verified(owned.local, stored.items())}
 
     # ------------------------------------------------------------------------------------ life of a shard
 
     def open(self, shard: int, path: str, local_version: int | None) -> bool:
         if local_version is None:
-            self._bringing[shard] = _Bringing(LocalShard.create(path, self._owner), 0)
+            self._bringing[shard] = Bringing(LocalShard.create(path, self._owner), 0)
             return True
         local = LocalShard.take_over(path, self._owner, local_version)
         if local is not None:
-            self._bringing[shard] = _Bringing(local, local_version)
+            self._bringing[shard] = Bringing(local, local_version)
         return local is not None
 
     def apply(self, shard: int, version: int, keys: pa.BinaryArray, values: pa.BinaryArray) -> None:
@@ -308,14 +309,14 @@ class EntryState:
         bringing = self._bringing.pop(shard)
         local = bringing.local
         try:
-            found = _content_digest(bringing)
+            found = content_digest(bringing)
         except CorruptFileError:
             found = None
         if found is None or bringing.version != version or digest_bytes(found) != digest:
             local.destroy()
             return False
         if bringing.entries or local.version != version:
-            puts = _sealed([item for item in sorted(bringing.entries.items()) if item[1] is not None])
+            puts = sealed([item for item in sorted(bringing.entries.items()) if item[1] is not None])
             deletes = [key for key, value in bringing.entries.items() if value is None]
             local.write(puts, deletes, version, digest)
         self._shards[shard] = _Shard(local, version, found)
@@ -403,7 +404,7 @@ class EntryState:
             return
         entries = sorted(owned.pending.items())
         deletes = [key for key, value in entries if value is None]
-        puts = _sealed([(key, value) for key, value in entries if value is not None])
+        puts = sealed([(key, value) for key, value in entries if value is not None])
         owned.local.write(puts, deletes, owned.version, digest_bytes(owned.digest))
         self._pending_entries -= len(entries)
         owned.pending = {}
@@ -413,10 +414,10 @@ class EntryState:
         owned = self._shards[shard]
         pending = owned.pending
         stored = [entry for entry in owned.local.scan() if entry[0] not in pending]
-        stored += _sealed([(key, value) for key, value in pending.items() if value is not None])
-        entries = _verified(owned.local, sorted(stored))
+        stored += sealed([(key, value) for key, value in pending.items() if value is not None])
+        entries = verified(owned.local, sorted(stored))
         if not np.array_equal(sum_of([hash_ for _, _, hash_ in entries]), owned.digest):
-            raise _not_its_digest(owned.local)
+            raise not_its_digest(owned.local)
         keys, values = [key for key, _, _ in entries], [value for _, value, _ in entries]
         return entry_batch(np.full(len(keys), shard, np.uint16), keys, values)
 
@@ -461,78 +462,9 @@ class EntryState:
         self._shards.clear()
 
 
-def entry_batch(shards: U16, keys: Sequence[bytes], values: Sequence[bytes | None]) -> pa.RecordBatch:
-    """Return entries as they travel; the caller sorted them by shard."""
-    columns = [pa.array(shards, pa.uint16()), pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
-    if any(isinstance(column, pa.ChunkedArray) for column in columns):
-        raise StorageError(
-            "more than 2 GiB of state entries do not fit one batch; declare more shards, or let the function "
-            "change less state per epoch"
-        )
-    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
-
-
 def _prefix_of(entry: bytes) -> bytes:
     """Return what all entry keys of the same state and key begin with; index entries of timers are never read that way."""
     return entry[: 3 + (entry[1] << 8 | entry[2])]
-
-
-def _sealed(entries: Sequence[tuple[bytes, Any]]) -> list[tuple[bytes, bytes]]:
-    """Return entries, none of them a deletion, as they are stored."""
-    hashes = entry_hashes([key for key, _ in entries], [value for _, value in entries])
-    return [(key, seal(value, hash_)) for (key, value), hash_ in zip(entries, hashes, strict=True)]
-
-
-def _verified(local: LocalShard, stored: Iterable[tuple[bytes, bytes]]) -> list[Entry]:
-    """Return the entries without their seals.
-
-    Raises:
-        CorruptFileError: a seal is broken.
-    """
-    entries = []
-    for key, sealed in stored:
-        found = unseal(key, sealed)
-        if found is None:
-            raise CorruptFileError(
-                f"local state {local.path} holds a damaged entry; rebuild it from the checkpoint"
-            )
-        entries.append((key, *found))
-    return entries
-
-
-def _content_digest(bringing: _Bringing) -> U64:
-    """Return the digest of what is stored, with what was applied on top; every stored entry is read and
-    verified, unless there are so many that rows would wait for it."""
-    newer = bringing.entries
-    if bringing.local.is_large:
-        return _moved_digest(bringing)
-    stored = _verified(bringing.local, bringing.local.scan())
-    hashes = [hash_ for key, _, hash_ in stored if key not in newer]
-    applied = [(key, value) for key, value in newer.items() if value is not None]
-    hashes.extend(entry_hashes([key for key, _ in applied], [value for _, value in applied]))
-    return sum_of(hashes)
-
-
-def _moved_digest(bringing: _Bringing) -> U64:
-    """Return the digest that stands in the environment, moved on by what was applied on top.
-
-    Its owner of a moment ago kept it by the same arithmetic and trusted the environment no less; each value is checked
-    when it is read, and all of them with the next snapshot.
-    """
-    local, newer = bringing.local, bringing.entries
-    keys = sorted(newer)
-    old = [hash_ for _, _, hash_ in _verified(local, local.get_many(keys).items())]
-    applied = [(key, newer[key]) for key in keys]
-    kept = [(key, value) for key, value in applied if value is not None]
-    new = entry_hashes([key for key, _ in kept], [value for _, value in kept])
-    moved: U64 = digest_lanes(local.digest) + sum_of(list(new)) - sum_of(old)
-    return moved
-
-
-def _not_its_digest(local: LocalShard) -> CorruptFileError:
-    return CorruptFileError(
-        f"local state {local.path} does not give its digest; rebuild it from the checkpoint"
-    )
 
 
 def _bytes_per_shard(entries: pa.RecordBatch, starts: Any) -> U32:

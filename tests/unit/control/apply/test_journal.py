@@ -72,7 +72,7 @@ def test_equal_decisions_without_an_action_become_one_entry() -> None:
     journal.add(decision(101, "p99 12 ms under 500 ms"), EMPTY)
     first, moved, last = journal.decisions()
     assert (first.count, first.at_s, first.until_s) == (100, 0, 99)
-    assert str(first) == "p99 0 ms under 500 ms; no change; 100 times until 99 s"
+    assert str(first) == "p99 0 ms under 500 ms; no change; 100 times in 99 s"
     assert (moved.number, last.number, last.count) == (2, 3, 1)
     assert len(lines) == 4, "one for each entry, and how long the run lasted"
     assert [entry.decision.count for entry in read_entries(lines)] == [100, 1, 1]

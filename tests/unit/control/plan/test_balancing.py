@@ -189,3 +189,20 @@ def test_a_thousand_shards_on_sixty_four_tasks_are_balanced() -> None:
     found = plan_balance(shards)
     assert found.delta_after <= THETA < found.delta_before
     assert len(found.moves) <= 64
+
+
+@given(executors())
+def test_going_on_finely_moves_nothing_across_nodes_beyond_what_the_goal_took(shards: Shards) -> None:
+    coarse, fine = plan_balance(shards), plan_balance(shards, fine=1.01)
+    assert fine.delta_after <= coarse.delta_after + 1e-9
+    assert fine.moved_bytes <= coarse.moved_bytes
+    if not coarse.moves:
+        assert not fine.moves
+
+
+def test_inside_a_node_balancing_goes_on_to_the_fine_goal() -> None:
+    rng = np.random.default_rng(3)
+    loads = rng.random(256).tolist()
+    shards = shards_of(loads, [0] * 140 + [1] * 60 + [2] * 56, {0: "a", 1: "a", 2: "a"})
+    assert plan_balance(shards, THETA).delta_after > 1.02
+    assert plan_balance(shards, THETA, fine=1.02).delta_after <= 1.02

@@ -1,0 +1,162 @@
+"""One run of `bench dynamics`: a query of the emulated operator under a policy, and what is seen of it. Says nothing of
+which runs are made, nor what they are held against."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.bench import emulated
+from penstock.bench.changing import ask
+from penstock.bench.dynamics_figures import Sighting
+from penstock.bench.emulated import NAME, Calculate
+from penstock.bench.machine import CpuMeter
+from penstock.bench.ours import await_rows, running
+from penstock.control.plan.guards import Guards
+from penstock.topology.sla import SLA
+from penstock.workloads.dynamics import Dynamics
+
+ROW_S: Final = 1e-3
+EPOCH_S: Final = 0.4
+LONG_EPOCH_S: Final = 1.0
+"""Where frequencies change seldom. Rows come at random, so that of tasks with equal loads one has more to do in an epoch
+than the mean, by a share that falls with the root of its length; static's busiest task is too far ahead to notice."""
+EVERY_S: Final = 0.2
+"""Time between two turns of the control loop."""
+SLA_S: Final = 0.2
+STALL_S: Final = 0.5
+"""A sleep that takes this much longer than asked for means that the machine stood still."""
+SATURATED: Final = Guards(
+    cool_down_s=0.1, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
+)
+"""Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
+blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run at one policy came to."""
+
+    sightings: tuple[Sighting, ...]
+    task_of: Any
+    mean_ms: float
+    epoch_s: float
+    interval_s: float
+    """From one commit to the next."""
+    longest_task_s: float
+    waiting_rows: int
+    actions: int
+    moved_bytes: int
+    real_cores: float
+    stalled_s: float = 0.0
+    """Time in which the machine let nobody work; it is left out."""
+    unexplained: int = 0
+    """Actions that have no sentence in the journal."""
+    sentences: tuple[str, ...] = ()
+    """What the journal says of each action."""
+
+    @property
+    def seconds(self) -> float:
+        return self.sightings[-1].at_s - self.sightings[0].at_s
+
+
+@contextmanager
+def under(
+    policy: str, rows: Dynamics, cores: int, rate: Any = None, epoch_s: float = EPOCH_S
+) -> Iterator[Any]:
+    """A query of the operator on so many cores under a policy; by default its source gives as much as is taken."""
+    offered = emulated.UNBOUNDED_PER_S if rate is None else rate
+    work = Calculate(ROW_S, emulated.key_bytes_for(32 << 10))
+    stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores)
+    options: dict[str, object] = {"maxEpochSeconds": epoch_s}
+    if rate is None:
+        # What waits is bounded to about an epoch of rows: the rows at work are then those of the shuffle of the moment, and
+        # rows arrive at the rate at which they are worked off.
+        a_row = rows.payload_bytes + 32
+        options["maxWaitingBytes"] = int(cores / ROW_S * epoch_s * a_row)
+    with running(stream, **options) as query:
+        await_rows(query, NAME, 0)
+        query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
+        if rate is None:
+            query.elasticity._steering.loop.guards = SATURATED
+        yield query
+
+
+def look(query: Any, warm_s: float, seconds: float) -> Seen:
+    """Look at a query once a second, after a while that is not looked at."""
+    time.sleep(warm_s)
+    meter = CpuMeter([os.getpid()])
+    before = ask(query, _totals)
+    sightings = [Sighting(*ask(query, _sight))]
+    began, stalled_s = time.monotonic(), 0.0
+    while (passed := time.monotonic() - began - stalled_s) < seconds:
+        slept_s = sleep_and_time(min(1.0, seconds - passed + 0.01))
+        # A sleep that took far too long says that the machine stood still, which is no policy's doing.
+        stalled_s += slept_s if slept_s > STALL_S else 0.0
+        if query.exception() is not None:
+            raise query.exception()
+        at_s, rows = ask(query, _sight)
+        sightings.append(Sighting(at_s - stalled_s, rows))
+    after = ask(query, _totals)
+    epochs, epochs_s, longest_s, moved = (now - was for was, now in zip(before, after, strict=True))
+    latency = query.latency(NAME, began)
+    acted = [one for one in query.decisions() if one.acted]
+    return Seen(
+        tuple(sightings),
+        query.elasticity._actuator.current()[NAME].task_of.astype(np.int64),
+        latency.mean_ms if latency is not None else float("inf"),
+        epochs_s / max(1, epochs),
+        (sightings[-1].at_s - sightings[0].at_s) / max(1, epochs),
+        longest_s / max(1, epochs),
+        query.lastProgress["operators"][NAME]["waitingRows"]
+        + query.lastProgress["inputs"]["rows"]["behindRows"],
+        len(acted),
+        int(moved),
+        meter.read().cores,
+        stalled_s,
+        sum(not explains(str(one)) for one in acted),
+        tuple(str(one) for one in acted),
+    )
+
+
+def sleep_and_time(seconds: float) -> float:
+    """Sleep; return by how much longer it took than asked for."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return time.monotonic() - began - seconds
+
+
+def explains(sentence: str) -> bool:
+    """Whether a sentence of the journal says what was wrong and what was done about it."""
+    symptom, _, action = sentence.partition(";")
+    return bool(symptom.strip() and action.strip())
+
+
+def _sight(engine: Any) -> tuple[float, int]:
+    return engine.now(), int(engine.runs[NAME].counts.completed.sum())
+
+
+def _totals(engine: Any) -> tuple[float, float, float, float]:
+    counts = engine.runs[NAME].counts
+    return counts.epochs, counts.epochs_s, counts.longest_task_s, engine.placing.moved_bytes[NAME]
+
+
+def turn_s(query: Any) -> float:
+    """Return what one more turn of the control loop takes."""
+    elasticity = query.elasticity
+    began = time.perf_counter()
+    sample = elasticity._take()
+    if sample is not None and elasticity._steering is not None:
+        elasticity._steering.loop.policy.propose(
+            elasticity._steering.loop.measurer.measure(sample, 1.0),
+            SLA(SLA_S),
+            elasticity._steering.loop.limits,
+        )
+    return time.perf_counter() - began
