@@ -251,7 +251,7 @@ def changing(
     total = [sum(tasks) for tasks in zip(*run.tasks.values(), strict=True)]
 
     def at(second: float) -> int:
-        return total[int(np.searchsorted(run.at_s, second + 1e-9)) - 1]
+        return int(total[int(np.searchsorted(run.at_s, second + 1e-9)) - 1])
 
     return {**_counts(run), "totals": [at(98.0), at(158.0), at(seconds)], "paper": PAPER_TASKS[topology.name]}
 
