@@ -45,6 +45,7 @@ MAY_WRITE_FILES = {
     "penstock.dataplane.state.local": "the node's LMDB files: a cache, never the proof",
     "penstock.spark.localcluster": "scratch directories of the test cluster",
     "penstock.spark.audit.sitecustomize": "notes of the audit hook, on a watched test cluster",
+    "penstock.spark.journal_file": "decisions, for people and for replay: no part of the checkpoint",
     "penstock.bench": "results, and input files for plain Spark",
     "penstock.cli": "results as JSON",
 }

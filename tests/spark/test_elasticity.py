@@ -88,6 +88,13 @@ def test_cores_and_shards_change_while_rows_flow(spark: Any, tmp_path: Path) -> 
         until(lambda: settled(query) and tasks(query) == 1)
         query.processAllAvailable()
         assert last_values(query) == expected()
+        query.rescale("total", 3)
+        until(lambda: settled(query) and tasks(query) == 3)
+        owners = query._ask(lambda shell: shell.engine.runs["total"].task_of.tolist())
+        query.stop()
+        query = start(spark, tmp_path)
+        assert query._ask(lambda shell: shell.engine.runs["total"].task_of.tolist()) == owners
+        until(lambda: settled(query) and tasks(query) == 3)
     finally:
         query.stop()
 
@@ -147,3 +154,35 @@ def test_an_unknown_policy_is_refused_before_anything_runs(spark: Any, tmp_path:
     with pytest.raises(ps.DeclarationError, match="elasticutor"):
         start(spark, tmp_path, sla=(SLA(latency=1.0), "elastikutor"))
     assert not (tmp_path / "cp").exists()
+
+
+def test_a_policy_is_swapped_while_the_query_runs_and_each_says_what_it_predicted(
+    spark: Any, tmp_path: Path
+) -> None:
+    journal = tmp_path / "decisions.jsonl"
+    query = start(
+        spark,
+        tmp_path,
+        limit=24_000,
+        controlSeconds=0.2,
+        journal=str(journal),
+        sla=(SLA(latency=2.0), "drs"),
+    )
+    try:
+        until(lambda: any(one.observed_s is not None for one in query.decisions()))
+        query.elasticity.hold(SLA(latency=2.0, window=0.5), "streamswitch")
+        until(lambda: query.decisions()[-1].policy == "streamswitch")
+        before = query.lastProgress["operators"]["total"]["rowsIn"]
+        until(lambda: query.lastProgress["operators"]["total"]["rowsIn"] > before, 10.0)
+        report = query.lastProgress
+        assert report["control"]["policy"] == "streamswitch"
+        assert report["control"]["modelErrors"]["mmk"]["predictions"] > 0
+        query.processAllAvailable()
+        until(lambda: query.elasticity.success()["total"].judged >= 32)
+        assert query.lastProgress["operators"]["total"]["slaSuccessRatio"] is not None
+        assert any("(shard, window) pairs" in line for line in query.elasticity.describe())
+        assert last_values(query) == expected(24_000)
+    finally:
+        query.stop()
+    replayed = CliRunner().invoke(app, ["replay", str(journal), "--policy", "drs"])
+    assert replayed.exit_code in (0, 1) and "decisions" in replayed.output

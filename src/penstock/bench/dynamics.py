@@ -36,6 +36,7 @@ from penstock.bench.dynamics_runs import (
     under,
 )
 from penstock.bench.dynamics_simulated import measure_simulated
+from penstock.bench.dynamics_sweep import FULL, QUICK, measure_sweep, tag_of
 from penstock.bench.emulated import SHARDS
 from penstock.bench.machine import CpuMeter
 from penstock.bench.parts import Part, choose, run_parts
@@ -247,6 +248,13 @@ def parts_of(quick: bool) -> dict[str, Part]:
     return parts | {
         "simulated-256": Part(lambda result: simulated(result, quick), (), shares),
         "idle": Part(lambda result: idle(result, effort), (), idles),
+        "sweep": Part(
+            lambda result: measure_sweep(
+                result, quick, effort.cores, effort.warm_s, min(effort.seconds, 60.0)
+            ),
+            (),
+            tuple(f"{tag_of(*point)}_per_s" for point in (QUICK if quick else FULL)),
+        ),
         "exchange": Part(lambda result: exchange(result, effort), (), rates),
     }
 

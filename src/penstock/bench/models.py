@@ -1,7 +1,6 @@
 """`bench models`: are the allocations optimal, the formulas right, and both fast enough to run every turn?
 
-Owns the parts and the names they owe. Nothing here needs Spark; a part that does stands in a module of its own and is
-added to PARTS.
+Owns the parts and the names they owe. Nothing here needs Spark; the parts that do stand in `models_live`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from penstock.bench.brute_allocation import draw_problem, is_best_split, is_fewest_cores
+from penstock.bench.models_live import parts_of
 from penstock.bench.parts import Part, run_parts
 from penstock.bench.queue_simulation import simulate_wait_s
 from penstock.bench.result import BenchResult, spread
@@ -187,7 +187,7 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     """
     plan = Plan.of(quick)
     parts = {name: Part(_with(plan, part), figures=NAMES[name]) for name, part in PARTS.items()}
-    return run_parts(result, parts, only, quick)
+    return run_parts(result, parts | parts_of(quick), only, quick)
 
 
 def _with(plan: Plan, part: Callable[[BenchResult, Plan], None]) -> Callable[[BenchResult], None]:

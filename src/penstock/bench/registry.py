@@ -21,6 +21,7 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
     from penstock.bench.keyed_count import run as keyed_count
     from penstock.bench.machine import versions
     from penstock.bench.models import run as models
+    from penstock.bench.papers import run as papers
     from penstock.bench.rescale import run as rescale
     from penstock.bench.scaling import run as scaling
     from penstock.bench.schedule import run as schedule
@@ -30,6 +31,7 @@ def run_bench(name: str, *, quick: bool, path: Path | None, only: list[str] | No
         "dynamics": dynamics,
         "keyed-count": keyed_count,
         "models": models,
+        "papers": papers,
         "rescale": rescale,
         "scaling": scaling,
         "schedule": schedule,

@@ -1,7 +1,7 @@
 """`penstock bench sla`: how well policies hold a latency bound on the order stream of StreamSwitch 6, simulated.
 
-Owns the parts, which run needs which, and the names they owe. The oracle comes first: it bounds everyone. A part on Spark
-is one more entry of PARTS, in a module of its own.
+Owns the parts, which run needs which, and the names they owe. The oracle comes first: it bounds everyone. The parts on
+Spark stand in `sla_live`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock.bench import sla_live
 from penstock.bench.machine import describe
 from penstock.bench.result import BenchResult, UnknownPart
 from penstock.bench.sla_runs import STATIC, Done, Run, Runs, code, simulate
@@ -30,6 +31,8 @@ SPECTRUM: Final = (
     "streamswitch_e0.4",
     "drs_e0.4",
     "drs-lb_e0.4",
+    "drs_ra0",
+    "drs-lb_ra0",
     "penstock_e0.1",
     "penstock_e0.4",
 )
@@ -48,6 +51,8 @@ class Plan:
     unseen: tuple[int, ...]
     few: tuple[int, ...]
     """For parts that vary the setting and not the day."""
+    part_s: float = 3600.0
+    """For parts that look at the beginning of a day only, its opening included."""
 
     @staticmethod
     def of(quick: bool) -> Plan:
@@ -75,10 +80,16 @@ class Bench:
         result.figures["simulated"] = self.figures
 
     def run(
-        self, policy: str, seeds: Sequence[int], latency_s: float = 1.0, window_s: float = 1.0
+        self,
+        policy: str,
+        seeds: Sequence[int],
+        latency_s: float = 1.0,
+        window_s: float = 1.0,
+        seconds: float | None = None,
     ) -> list[Done]:
         """Return a policy's runs, carried out now where they are not done."""
-        wanted = [Run(policy, seed, self.plan.seconds, latency_s, window_s) for seed in seeds]
+        length_s = self.plan.seconds if seconds is None else seconds
+        wanted = [Run(policy, seed, length_s, latency_s, window_s) for seed in seeds]
         for one in wanted:
             if self.runs.get(one) is None and not self.recalls:
                 self._carry_out(one)
@@ -103,16 +114,19 @@ class Bench:
         seeds: Sequence[int],
         latency_s: float = 1.0,
         window_s: float = 1.0,
+        seconds: float | None = None,
     ) -> None:
         """Run policies and write their means and spreads, after each one."""
         for name in policies:
-            found = self.run(self._resolve(name, seeds, latency_s, window_s), seeds, latency_s, window_s)
-            self.write(into, found)
+            chosen = self._resolve(name, seeds, latency_s, window_s, seconds)
+            self.write(into, self.run(chosen, seeds, latency_s, window_s, seconds))
 
-    def _resolve(self, name: str, seeds: Sequence[int], latency_s: float, window_s: float) -> str:
+    def _resolve(
+        self, name: str, seeds: Sequence[int], latency_s: float, window_s: float, seconds: float | None
+    ) -> str:
         if name != STATIC:
             return name
-        tasks = [done.tasks for done in self.run(SWITCH, seeds, latency_s, window_s)]
+        tasks = [done.tasks for done in self.run(SWITCH, seeds, latency_s, window_s, seconds)]
         return f"{STATIC}{math.ceil(float(np.mean(tasks or [1.0])) - 1e-9)}"
 
     def recall(self, parts: Sequence[str]) -> None:
@@ -151,6 +165,16 @@ def unseen(bench: Bench) -> None:
     bench.compare("unseen", POLICIES, bench.plan.unseen)
 
 
+def hour(bench: Bench) -> None:
+    """The first hour of every day: a table of all policies and seeds that takes a quarter of the time."""
+    bench.compare("hour", POLICIES, bench.plan.seeds, seconds=bench.plan.part_s)
+
+
+def hour_unseen(bench: Bench) -> None:
+    """The same on days that nobody looked at before."""
+    bench.compare("hour_unseen", POLICIES, bench.plan.unseen, seconds=bench.plan.part_s)
+
+
 def spectrum(bench: Bench) -> None:
     """Other margins, and fixed numbers of tasks (figure 5)."""
     bench.compare("", [*SPECTRUM, *STATICS], bench.plan.few)
@@ -172,7 +196,7 @@ def burst(bench: Bench) -> None:
         return
     shown = {}
     for policy in (ORACLE, SWITCH, PENSTOCK):
-        done, result = simulate(Run(policy, bench.plan.seeds[0], 180.0))
+        done, result = simulate(Run(policy, bench.plan.seeds[0], min(180.0, bench.plan.part_s)))
         shown[policy] = _series(result) | {"success": round(done.success, 5), "actions": done.actions}
     bench.figures["burst"] = shown
     bench.result.write()
@@ -191,6 +215,8 @@ def _series(result: Result) -> dict[str, Any]:
 PARTS: Final[dict[str, Callable[[Bench], None]]] = {
     **{(name if name != STATIC else "static"): table(name) for name in POLICIES},
     "unseen": unseen,
+    "hour": hour,
+    "hour_unseen": hour_unseen,
     "burst": burst,
     "window_5s": window_5s,
     "bound_5s": bound_5s,
@@ -204,10 +230,14 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
     Raises:
         UnknownPart: a part is asked for that does not exist.
     """
-    unknown = sorted(set(only or ()) - set(PARTS))
+    live = [part for part in sla_live.PARTS if not only or part in only]
+    unknown = sorted(set(only or ()) - set(PARTS) - set(live))
     if unknown:
-        raise UnknownPart(f"there is no part {', '.join(unknown)}; there is {', '.join(PARTS)}")
+        raise UnknownPart(
+            f"there is no part {', '.join(unknown)}; there is {', '.join([*PARTS, *sla_live.PARTS])}"
+        )
     chosen = [part for part in PARTS if not only or part in only]
+    sla_live.recall(result)
     plan = Plan.of(quick)
     result.add_figures(**{f"machine_{name}": value for name, value in describe().items()}, quick=quick)
     result.emulated.append("every figure under simulated: no row was processed")
@@ -217,12 +247,13 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
         print(f"-- {part}", file=sys.stderr, flush=True)
         PARTS[part](bench)
     _judge(bench)
-    return [name for name in _owed(chosen, bench) if _look_up(bench.figures, name) is None]
+    missing = [name for name in _owed(chosen, bench) if _look_up(bench.figures, name) is None]
+    return missing + sla_live.run_parts(result, live, quick)
 
 
 def _judge(bench: Bench) -> None:
     """Say whether the goals are met, on the seen and the unseen days, where their runs are there."""
-    for into in ("", "unseen"):
+    for into in ("", "unseen", "hour", "hour_unseen"):
         found = bench.figures.get(into, {}) if into else bench.figures
         success, tasks = found.get("success", {}), found.get("tasks", {})
         if {ORACLE, SWITCH, PENSTOCK} <= set(success):

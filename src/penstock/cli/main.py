@@ -60,7 +60,9 @@ def run(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="keyed-count, models or schedule")],
+    name: Annotated[
+        str, typer.Argument(help="dynamics, keyed-count, models, papers, rescale, scaling, schedule or sla")
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="under ten minutes, every figure present")] = False,
     json: Json = None,
     only: Annotated[str | None, typer.Option(help="comma-separated parts")] = None,
@@ -73,11 +75,16 @@ def bench(
 
 @app.command()
 def simulate(
-    workload: Annotated[str, typer.Argument(help="order-stream")] = "order-stream",
+    workload: Annotated[
+        str,
+        typer.Argument(
+            help="order-stream, commcount, top-n, split-count, frequent-patterns or logo-detection"
+        ),
+    ] = "order-stream",
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="static_8, or a policy's name with options: streamswitch:epsilon=0.4; may be repeated"
+            help="static_8, or a policy's name with options: streamswitch:margin=0.4; may be repeated"
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "1",
@@ -97,9 +104,9 @@ def simulate(
     html: Annotated[Path | None, typer.Option(help="write one HTML file with table and charts")] = None,
 ) -> None:
     """Compare policies on simulated hours of traffic, with the oracle that bounds them all."""
-    from penstock.cli.simulate import run_simulate
+    from penstock.cli.simulate import DEFAULT_POLICIES, run_simulate
 
-    chosen = policy or ["static_8", "static_12"]
+    chosen = policy or list(DEFAULT_POLICIES)
     numbers = [int(seed) for seed in seeds.split(",")]
     raise typer.Exit(run_simulate(workload, chosen, numbers, hours, interval, epochs, json, plots, html))
 

@@ -52,6 +52,18 @@ def move(
 
 
 @app.command()
+def split(checkpoint: Folder, operator: Operator, timeout: Timeout = 10.0, json: Json = None) -> None:
+    """Let an operator have one executor more, with half of the shards of its busiest one."""
+    _ask(checkpoint, Request("split", time.time(), operator=operator), timeout, json)
+
+
+@app.command()
+def merge(checkpoint: Folder, operator: Operator, timeout: Timeout = 10.0, json: Json = None) -> None:
+    """Let an operator have one executor less."""
+    _ask(checkpoint, Request("merge", time.time(), operator=operator), timeout, json)
+
+
+@app.command()
 def drain(
     checkpoint: Folder,
     node: Annotated[str, typer.Argument(help="executor id")],
@@ -101,14 +113,18 @@ def tasks(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> Non
 
 def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None) -> None:
     with one_line_errors():
-        disk, folder = PosixDisk(), check_scheme(str(checkpoint))
-        if not is_checkpoint(disk, folder):
-            raise CheckpointError(
-                f"{folder} is no checkpoint of Penstock; give the folder of checkpointLocation."
-            )
-        found = ask(disk, folder, request, timeout_s)
+        found = ask(PosixDisk(), _folder(checkpoint), request, timeout_s)
         answer(
             found, json, lambda console: console.print("\n".join([*found.lines, found.text]), markup=False)
         )
         if not found.ok:
             raise typer.Exit(FOUND)
+
+
+def _folder(checkpoint: Path) -> str:
+    folder = check_scheme(str(checkpoint))
+    if not is_checkpoint(PosixDisk(), folder):
+        raise CheckpointError(
+            f"{folder} is no checkpoint of Penstock; give the folder of checkpointLocation."
+        )
+    return folder

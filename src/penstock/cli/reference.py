@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.dataplane import metrics
+from penstock.spark.control_metrics import CONTROL
 from penstock.topology.options import options_table
 
 PAGES = ("options.md", "metrics.md")
@@ -22,6 +23,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "metrics-stage": lambda: metrics.metrics_table(metrics.STAGE),
     "metrics-input": lambda: metrics.metrics_table(metrics.INPUT),
     "metrics-operator": lambda: metrics.metrics_table(metrics.OPERATOR),
+    "metrics-control": lambda: metrics.metrics_table(CONTROL),
     "metrics-output": lambda: metrics.metrics_table(metrics.OUTPUT),
     "spark-report": lambda: metrics.fields_table(metrics.SPARK["report"]),
     "spark-sources": lambda: metrics.fields_table(metrics.SPARK["sources"]),

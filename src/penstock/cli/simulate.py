@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,14 @@ from penstock.errors import DeclarationError
 from penstock.sim.elastic.cases import Case, order_stream_case
 from penstock.sim.elastic.compare import Contender, Result, compare, make_guards, static, summarise
 from penstock.sim.elastic.setting import EpochTiming
+from penstock.sim.elastic.topologies import paper_case
+from penstock.workloads.paper_topologies import TOPOLOGIES
 
-WORKLOADS: dict[str, Callable[..., Case]] = {"order-stream": order_stream_case}
+WORKLOADS: dict[str, Callable[..., Case]] = {
+    "order-stream": order_stream_case,
+    **{name: partial(paper_case, name) for name in TOPOLOGIES},
+}
+DEFAULT_POLICIES = ("static_8", "streamswitch", "penstock")
 
 _STATIC = "static_"
 
@@ -59,7 +66,7 @@ def run_simulate(
 
 
 def derive_contender(text: str) -> Contender:
-    """Return the contender that a text names: `static_8`, `streamswitch`, or `streamswitch:epsilon=0.4`.
+    """Return the contender that a text names: `static_8`, `streamswitch`, or `streamswitch:margin=0.4`.
 
     Raises:
         DeclarationError: it names none.

@@ -125,7 +125,8 @@ class ControlLoop:
         return decision
 
     def _describe(self, now: Estimate, proposal: Proposal, acted: bool, refused: str | None) -> Decision:
-        model = str(proposal.details.get("model", self.policy.name))
+        usual = getattr(self.policy, "model", self.policy.name)
+        model = str(proposal.details.get("model", usual))
         return Decision(
             0, now.at_s, self.policy.name, proposal.symptom, proposal.action, acted, refused, proposal.options,
             proposal.predicted_s, model,

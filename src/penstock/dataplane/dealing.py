@@ -26,6 +26,8 @@ class TaskSlot:
     """The node that a plan has put the task on; None: any will do."""
     leaving: bool = False
     """Whether the task ends when it has no shards any more."""
+    warming: bool = False
+    """Whether a task without shards is still being built on its lease; it gets some when it is."""
 
     @property
     def home(self) -> str | None:

@@ -16,6 +16,7 @@ from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
+from penstock.dataplane.resuming import resolve_first
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.shards import Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
@@ -31,6 +32,8 @@ PORTION_S = 0.1
 FIRST_PORTION_ROWS = 2_048
 """Rows that a source publishes at once for a stage whose rate is not known yet."""
 _PORTION_ROWS = 64
+_SLOW_RATIO = 0.05
+"""Share of the longest epoch that few rows must take to tell what rows take: no overhead is that large."""
 
 
 class Phase(enum.StrEnum):
@@ -78,7 +81,10 @@ class SinkWork:
 class Run:
     """One stage at work."""
 
-    def __init__(self, chain: Chain, settings: Settings) -> None:
+    def __init__(
+        self, chain: Chain, settings: Settings, placed: records.Placed | None = None, begins: bool = True
+    ) -> None:
+        """With `begins`, the tasks that are placed or declared have its shards; else whoever makes it says which do."""
         spec = chain.spec
         self.chain = chain
         self.spec = spec
@@ -114,16 +120,10 @@ class Run:
         self.epochs_s = 0.0
         """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
-        tasks = (
-            0
-            if spec.kind == "sink" or spec.ingested
-            else min(spec.tasks, spec.shards if spec.kind == "operator" else spec.tasks)
-        )
-        self.slots = {index: TaskSlot(spec.name, index) for index in range(tasks)}
+        share = chain.shards() if begins else np.empty(0, np.uint16)
+        self.slots, task_of = resolve_first(spec, share, placed)
         self.shards = ShardTable(
-            spec.name,
-            (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16),
-            Holding.ABSENT if spec.kind == "operator" else Holding.HELD,
+            spec.name, task_of, Holding.ABSENT if spec.kind == "operator" else Holding.HELD
         )
         self.epoch_tasks: U16 = self.shards.task_of.copy()
         """Task of each shard as the epoch in flight began; a plan may change the table meanwhile."""
@@ -145,10 +145,20 @@ class Run:
     def task_of(self) -> U16:
         return self.shards.task_of
 
+    def place_as_declared(self) -> None:
+        """Have the tasks that the program says, whatever plans have made of it; only before the first lease."""
+        self.slots, task_of = resolve_first(self.spec, self.chain.shards(), None)
+        self.shards.task_of[:] = self.shards.goal[:] = self.epoch_tasks[:] = task_of
+
     @property
     def ready(self) -> npt.NDArray[np.bool_]:
         """Which shards can take part in an epoch."""
         return self.shards.ready
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its shards can take part in an epoch."""
+        return self.shards.whole
 
     def to(self, phase: Phase) -> None:
         """Change phase; an illegal change names both."""
@@ -261,7 +271,9 @@ class Run:
         return groups
 
     def pieces_of(self, take: GroupTake) -> list[messages.Piece]:
-        inputs = {given.edge: number for number, given in enumerate(self.spec.inputs)}
+        # As the declared stage numbers them: chains of one producer are one input.
+        edges = dict.fromkeys(given.edge for given in self.spec.inputs)
+        inputs = {edge: number for number, edge in enumerate(edges)}
         return [
             messages.Piece(
                 inputs[p.key.edge], p.start, p.end, [s.extent for s in p.source.published.segments], p.late_us
@@ -289,15 +301,18 @@ class Run:
         for part in record.parts:
             self._task_state_bytes[part.task] = part.state_bytes
         self.state_bytes = sum(self._task_state_bytes.values())
-        self._learn_rate()
+        self._learn_rate(max((part.busy_us for part in record.parts), default=0) / 1e6)
         if self.spec.kind == "source":
             self._learn_size(record)
         if self.spec.kind == "sink":
             self.sunk_rows += self.rows
             self.next_start = self.started_at + (self.spec.min_epoch_s or self._settings.sink_epoch_s)
 
-    def _learn_rate(self) -> None:
-        if self.rows < self._settings.min_epoch_rows:
+    def _learn_rate(self, longest_task_s: float) -> None:
+        # A few rows tell nothing, unless they took so long that it was they and no overhead: without that, rows that are
+        # slow and come one by one would be taken for fast ones, and the first burst of them would be one endless epoch.
+        is_slow = self.rows > 0 and longest_task_s >= _SLOW_RATIO * self._settings.max_epoch_s
+        if self.rows < self._settings.min_epoch_rows and not is_slow:
             return
         sample = self.rows / max(1e-6, self.epoch_s)
         known = self._rows_per_s or sample

@@ -14,12 +14,15 @@ import tempfile
 import time
 
 from penstock.spark.lease_task import EXECUTOR_ID, NODE_DIRECTORY, node_name
+from penstock.spark.preloading import forget_archives, preload
 
 
 def main() -> None:
     """Make the node's directory, hand over to Spark's own daemon, and delete it afterwards."""
     from pyspark.daemon import manager
 
+    preload()
+    forget_archives()
     directory = _make_directory()
     os.environ[NODE_DIRECTORY] = directory
     os.environ[EXECUTOR_ID] = node_name()

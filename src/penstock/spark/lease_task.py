@@ -26,6 +26,7 @@ from penstock.dataplane.program import Program
 from penstock.dataplane.speaking import Speaker
 from penstock.dataplane.worker import LeaseIdentity, Worker
 from penstock.spark.node_load import NodeMeter
+from penstock.spark.preloading import preload
 from penstock.spark.processes import derive_ancestors, derive_executor_id, read_processes
 from penstock.spark.wire import NONCE_BYTES, WireError, is_proof, proof, receive_frame, send_frame
 from penstock.version import __version__
@@ -86,6 +87,7 @@ def _authenticate(sock: socket.socket, offer: LeaseOffer) -> None:
 
 
 def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
+    preload()
     relax_collector()
     return_large_blocks()
     allow_many_files()

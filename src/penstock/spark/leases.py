@@ -11,6 +11,7 @@ import functools
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -104,6 +105,18 @@ class LeaseOffice:
         """Return how many tasks Spark can run at once now."""
         return slots(self._spark)
 
+    def slots_of(self, known: Sequence[Node]) -> dict[str, int]:
+        """Return how many tasks each node can run at once, without leases of other queries there."""
+        context = self._spark.sparkContext
+        others = Counter(
+            asked.node
+            for office in list(_offices)
+            if office is not self and office._spark.sparkContext is context
+            for asked in [*office.asked.values(), *office.lost.values()]
+        )
+        cores_each = int(context.getConf().get("spark.task.cpus") or 1)
+        return {node.executor_id: node.cores // cores_each - others[node.executor_id] for node in known}
+
     def jobs(self) -> int:
         """Return how many jobs of this office hold or wait for a slot."""
         return len(self.asked) + len(self.lost)
@@ -190,6 +203,8 @@ class LeaseOffice:
         from pyspark.core.rdd import RDD
         from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
+        if is_local(self._spark):
+            return "", context.parallelize([0], 1)
         known = [node for node in nodes(self._spark) if node.executor_id not in avoid]
         if (len(known) < 2 and not avoid) or not known:
             return "", context.parallelize([0], 1)

@@ -33,8 +33,10 @@ from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
     CONTROL_SECONDS,
+    EXECUTORS,
     EXPORT,
     EXPORT_BYTES,
+    JOURNAL,
     TAKEOVER,
     derive_settings,
     merge_settings,
@@ -66,6 +68,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         tasks=real_cores(spark),
         memory_bytes=settings.memory_bytes,
         also={str(one.name): one.node for one in declared.also},
+        executors=EXECUTORS.of(options),
     )
     program = with_sink_settings(program, declared.also)
     program = add_exports(program, EXPORT.of(options))
@@ -132,6 +135,7 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
         query.stop()
         raise
     if declared.sla is not None:
+        query.elasticity.journal = JOURNAL.of(declared.options).removeprefix("file:")
         query.elasticity.hold(declared.sla, declared.policy or DEFAULT, CONTROL_SECONDS.of(declared.options))
     query._begin()
     return query

@@ -101,6 +101,7 @@ def _positive(number: N) -> N:
 PATH = Kind("path or `file:` URI", _read_path, str)
 BOOLEAN = Kind("`true` / `false`", _read_boolean, lambda value: f"`{str(value).lower()}`")
 ROWS = Kind("rows", _read_whole, lambda value: f"{value:,}")
+COUNT = Kind("number", _read_whole, str)
 BYTES = Kind("bytes", _read_whole, lambda value: f"{value:,}")
 NAMES = Kind("names", _read_names, lambda value: ", ".join(value) or "none")
 SECONDS = Kind("seconds", _read_number, lambda value: f"{value:g}")
@@ -183,6 +184,12 @@ CONTROL_SECONDS = Option(
     1.0,
     "time between two turns of the control loop of a query that has an SLA or a policy",
 )
+JOURNAL = Option(
+    "journal",
+    PATH,
+    "",
+    "file on the driver that every decision is appended to, with its inputs and what came of it; for `penstock replay`",
+)
 LEASE_TIMEOUT_SECONDS = Option(
     "leaseTimeoutSeconds", SECONDS, 15.0, "silence after which a lease is taken as lost", "lease_timeout_s"
 )
@@ -195,6 +202,13 @@ MAX_WAITING_BYTES = Option(
     256 << 20,
     "bytes that wait unconsumed in all channels together before sources stop",
     "max_waiting_bytes",
+)
+EXECUTORS = Option(
+    "executors",
+    COUNT,
+    1,
+    "executors that share the shards of every operator as a new checkpoint begins; `query.split` and `query.merge` "
+    "change it while the query runs, and a restart keeps what there was",
 )
 RETAIN_ALL = Option(
     "retainAll",
@@ -247,9 +261,11 @@ OPTIONS: Mapping[str, Option[Any]] = {
         MAX_EPOCH_SECONDS,
         MIN_EPOCH_SECONDS,
         CONTROL_SECONDS,
+        JOURNAL,
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         MAX_WAITING_BYTES,
+        EXECUTORS,
         RETAIN_ALL,
         EXPORT,
         EXPORT_BYTES,

@@ -21,7 +21,7 @@ def test_a_part_that_does_not_exist_is_refused_by_name() -> None:
 def test_each_part_adds_what_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plan, "of", staticmethod(lambda quick: Plan(20, 2, 1, 500)))
     result = BenchResult("models", {})
-    assert models.run(result, True, None) == []
+    assert models.run(result, True, list(PARTS)) == []
     assert not result.failed
     assert result.figures["assign_optimal_share"] == 1.0
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.faults.plan_stories import CASES, MoveCase, driver_on, finish, killed_move, story
 
-from penstock.dataplane import placing
-from penstock.dataplane.placement import Placement
+from penstock.dataplane import handing
+from penstock.dataplane.placement import NodeRoom, Placement, check_room
+from penstock.dataplane.shards import Holding
 from penstock.errors import PlanError
 from penstock.sim.inprocess import Driver
 from penstock.sim.timing import Delays
@@ -49,7 +53,7 @@ def test_a_shard_moved_inside_a_node_copies_nothing_and_others_do_not_wait(tmp_p
 def test_no_task_hands_on_more_shards_at_one_boundary_than_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placing, "HANDED_AT_ONCE", 1)
+    monkeypatch.setattr(handing, "HANDED_AT_MOST", 1)
     driver = driver_on(tmp_path, 1, nodes=1, rows=4 * ROWS)
     run = driver.engine.runs["fold"]
     driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
@@ -222,3 +226,68 @@ def test_a_task_whose_node_has_no_lease_left_runs_elsewhere(tmp_path: Path) -> N
         if driver.engine.leases[name].node == "n1":
             driver.kill(name)
     assert driver.run_until("drained", 30.0), "a shard waits for a node that will never have a lease"
+
+
+def test_a_task_on_a_node_without_a_free_slot_is_refused_at_once_and_says_what_would_do(
+    tmp_path: Path,
+) -> None:
+    driver = driver_on(tmp_path, 5, nodes=2)
+    run = driver.engine.runs["fold"]
+    driver.run_until(lambda: run.chain.epoch > 5 and bool(run.ready.all()))
+    held = Counter(lease.node for lease in driver.engine.leases.values())
+    full, other = sorted(held, key=lambda node: -held[node])[:2]
+    driver.engine.set_nodes(held, {full: held[full], other: held[other] + 1})
+    more = {**dict.fromkeys(run.slots), 7: full}
+    before = driver.engine.placing.wanted_leases()
+    with pytest.raises(
+        PlanError, match=f"'fold' cannot have 1 more on node {full}: of its {held[full]} slots"
+    ):
+        driver.engine.place([Placement("fold", more, run.task_of.copy())])
+    assert 7 not in run.slots and driver.engine.placing.wanted_leases() == before, "nothing has changed"
+    driver.engine.place([Placement("fold", {**more, 7: other}, run.task_of.copy())])
+    assert driver.run_until(lambda: driver.engine.placing.is_settled("fold"), 5.0)
+    finish(driver)
+
+
+def test_a_slot_that_the_same_plan_gives_back_is_free(tmp_path: Path) -> None:
+    driver = driver_on(tmp_path, 6, nodes=2)
+    run = driver.engine.runs["fold"]
+    driver.run_until(lambda: run.chain.epoch > 5 and bool(run.ready.all()))
+    leases = driver.engine.leases
+    held = Counter(lease.node for lease in leases.values())
+    driver.engine.set_nodes(held, held)
+    alone = Counter(slot.lease for slot in driver.engine.placing.slots())
+    gone = next(index for index, slot in run.slots.items() if alone[slot.lease] == 1)
+    tasks = {index: None for index in run.slots if index != gone}
+    goal = np.where(run.task_of == gone, 7, run.task_of).astype(np.uint16)
+    driver.engine.place([Placement("fold", {**tasks, 7: leases[run.slots[gone].lease or ""].node}, goal)])
+    assert driver.run_until(lambda: driver.engine.placing.is_settled("fold"), 5.0)
+    finish(driver)
+
+
+@given(slots=st.integers(0, 8), kept=st.integers(0, 8), new=st.integers(0, 8), shares=st.booleans())
+def test_a_node_is_asked_for_no_more_than_it_has(slots: int, kept: int, new: int, shares: bool) -> None:
+    room = NodeRoom("n1", slots, kept, new, shares)
+    fits = new == 0 or kept + new <= slots
+    if fits or (shares and kept):
+        check_room("'fold'", room)
+    else:
+        with pytest.raises(PlanError, match=r"node n1.*add nodes"):
+            check_room("'fold'", room)
+
+
+def test_an_epoch_waits_for_shards_passed_on_in_its_node_and_not_for_those_on_their_way_to_another(
+    tmp_path: Path,
+) -> None:
+    driver = driver_on(tmp_path, 2, nodes=2)
+    run, passing = driver.engine.runs["fold"], driver.engine.placing.handing
+    driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
+    near, far = np.array([0, 1], np.uint16), np.array([2], np.uint16)
+    now = driver.engine.now()
+    passing.begin(run, near, now)
+    run.shards.to(far, Holding.RELEASING)
+    assert not passing.is_awaited(run, now), "the one that is away is of another kind"
+    passing.begin(run, near, now)
+    run.shards.to(near, Holding.RELEASING)
+    assert passing.is_awaited(run, now)
+    assert not passing.is_awaited(run, now + handing.HANDOVER_S), "not for ever"

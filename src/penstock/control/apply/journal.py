@@ -118,13 +118,13 @@ class Journal:
         kind = _kind(decision)
         if last is not None and self._folds(last, decision, kind):
             self._open_run = True
-            longer = replace(
+            longer = _changed(
                 last, count=last.count + 1, until_s=decision.at_s, predicted_s=decision.predicted_s
             )
             return self._replace(-1, longer, write=False)
         self.close_run()
         self._kind = kind
-        numbered = replace(decision, number=self._next)
+        numbered = _changed(decision, number=self._next)
         self._next += 1
         entry = Entry(numbered, inputs)
         self._entries.append(entry)
@@ -135,7 +135,7 @@ class Journal:
         """Add what came of a plan; an entry that is no longer kept is left alone."""
         at = self._find(number)
         if at is not None:
-            self._replace(at, replace(self._entries[at].decision, outcome=outcome))
+            self._replace(at, _changed(self._entries[at].decision, outcome=outcome))
 
     def note_observed(self, number: int, observed_s: float) -> None:
         """Add the latency measured afterwards, and count the error of what was predicted."""
@@ -148,7 +148,7 @@ class Journal:
             count, absolute, signed = self._errors.get(decision.model, (0, 0.0, 0.0))
             self._errors[decision.model] = (count + 1, absolute + abs(error), signed + error)
         # Turns that were folded say the same thing again and again: one line each would fill the file.
-        self._replace(at, replace(decision, observed_s=observed_s), write=decision.acted)
+        self._replace(at, _changed(decision, observed_s=observed_s), write=decision.acted)
 
     def close_run(self) -> None:
         """Write how long the last run of equal decisions lasted; to be called when the loop ends."""
@@ -183,7 +183,7 @@ class Journal:
         return at if 0 <= at < len(self._entries) else None
 
     def _replace(self, at: int, decision: Decision, write: bool = True) -> Decision:
-        self._entries[at] = replace(self._entries[at], decision=decision)
+        self._entries[at] = Entry(decision, self._entries[at].inputs)
         if write:
             self._send(Entry(decision))
         return decision
@@ -223,6 +223,15 @@ def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
         known = found.get(entry.decision.number)
         found[entry.decision.number] = entry if known is None else replace(known, decision=entry.decision)
     return list(found.values())
+
+
+def _changed(decision: Decision, **changes: object) -> Decision:
+    """Return a decision with some fields changed: `replace`, without asking a class that checks nothing; every turn of
+    the loop does it twice."""
+    found = object.__new__(Decision)
+    found.__dict__.update(decision.__dict__)
+    found.__dict__.update(changes)
+    return found
 
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")

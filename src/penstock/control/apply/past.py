@@ -5,6 +5,7 @@ It asks the actuator what became of plans and tells the journal; it decides noth
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,9 +13,9 @@ from statistics import median
 
 from penstock.control.apply.actuator import Actuator, Ticket
 from penstock.control.apply.journal import Journal
-from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.measure.observed import derive_observed_s
-from penstock.control.plan.guards import Action, Guards, judge, plan_back
+from penstock.control.plan.guards import Action, Guards, Pressure, judge, plan_back
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.sla import SLA
 
@@ -62,7 +63,7 @@ class Past:
                 rate_of(now),
                 details.predicted_s,
                 rolls_back=details.rolls_back,
-                waited_s=waiting_of(now),
+                pressure=pressure_of(now),
             )
         )
 
@@ -103,6 +104,7 @@ class Past:
         if not self._unjudged:
             return None
         observed_s, rate_per_s = self._typical_s(now.at_s - guards.settle_s / 2), rate_of(now)
+        pressure = pressure_of(now) if math.isfinite(guards.worse_ratio) else None
         for action in [one for one in self._actions if one.number in self._unjudged]:
             age_s = now.at_s - (now.at_s if action.ended_s is None else action.ended_s)
             if age_s < guards.settle_s or observed_s is None:
@@ -110,7 +112,7 @@ class Past:
             if action.number in self._unsettled:
                 self._unsettled.discard(action.number)
                 self._journal.note_observed(action.number, observed_s)
-            reason = judge(action, observed_s, rate_per_s, sla.latency, guards)
+            reason = judge(action, observed_s, rate_per_s, sla.latency, guards, pressure)
             if reason is not None or age_s >= guards.blame_s:
                 self._unjudged.discard(action.number)
             if reason is not None and action is self._actions[-1]:
@@ -145,10 +147,15 @@ def rate_of(now: Estimate) -> float:
     return sum(executor.rate_per_s for executor in now.executors.values())
 
 
-def waiting_of(now: Estimate) -> float:
-    """Return the longest time that what waits at an executor would take its tasks together."""
-    found = [
-        float(one.backlog_rows.sum()) / max(sum(task.service_per_s for task in one.tasks), 1e-9)
-        for one in now.executors.values()
-    ]
-    return max(found, default=0.0)
+def pressure_of(now: Estimate) -> Pressure:
+    """Return how hard the executors are pressed: the busiest task, the longest wait, and what all of them complete."""
+    executors = now.executors.values()
+    return Pressure(
+        max((float(one.task_loads().max(initial=0.0)) for one in executors), default=0.0),
+        max((_waiting_s(one) for one in executors), default=0.0),
+        sum(task.service_per_s * task.useful_ratio for one in executors for task in one.tasks),
+    )
+
+
+def _waiting_s(one: ExecutorEstimate) -> float:
+    return float(one.backlog_rows.sum()) / max(sum(task.service_per_s for task in one.tasks), 1e-9)

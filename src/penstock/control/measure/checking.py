@@ -24,20 +24,30 @@ def find_fault(name: str, sample: ExecutorSample) -> str | None:
     arrays = (sample.arrived, sample.completed, sample.busy_s, sample.state_bytes)
     if any(len(array) != shards for array in arrays):
         return f"the sample of {name} has arrays of unequal length"
-    held = sample.task_of >= 0
-    if (sample.arrived[held] < 0).any() or (sample.completed[held] < 0).any():
-        missing = np.flatnonzero(held & ((sample.arrived < 0) | (sample.completed < 0)))
-        return f"the sample of {name} lacks shard {missing[0]}"
-    numbers = [sample.epochs_s, sample.longest_task_s, *(task.busy_s for task in sample.tasks)]
-    numbers += [float(task.rows) for task in sample.tasks]
-    if not np.isfinite(sample.busy_s[held]).all() or not all(math.isfinite(x) and x >= 0 for x in numbers):
+    lacking = ((sample.arrived < 0) | (sample.completed < 0)) & (sample.task_of >= 0)
+    if lacking.any():
+        return f"the sample of {name} lacks shard {np.flatnonzero(lacking)[0]}"
+    if not _has_numbers(sample):
         return f"a time of {name} is no number"
     indexes = {task.index for task in sample.tasks}
-    if held.any() and not indexes:
+    used = {index for index in set(sample.task_of.tolist()) if index >= 0}
+    if used and not indexes:
         return f"no task of {name} is up yet"
-    if not set(sample.task_of[held].tolist()) <= indexes:
+    if not used <= indexes:
         return f"a shard of {name} belongs to a task that is not there"
     return None
+
+
+def _has_numbers(sample: ExecutorSample) -> bool:
+    # No number fails every comparison. A sum is finite only where all of its parts are.
+    if not (0 <= sample.epochs_s < math.inf and 0 <= sample.longest_task_s < math.inf):
+        return False
+    for task in sample.tasks:
+        if not (0 <= task.busy_s < math.inf and 0 <= task.rows < math.inf):
+            return False
+    return math.isfinite(float(np.add.reduce(sample.busy_s))) or bool(
+        np.isfinite(sample.busy_s[sample.task_of >= 0]).all()
+    )
 
 
 def compare(before: ExecutorSample, after: ExecutorSample) -> Sequel:

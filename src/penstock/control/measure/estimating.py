@@ -10,11 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from penstock.control.measure.checking import Sequel, compare, find_fault
 from penstock.control.measure.estimate import Estimate, NodeEstimate
-from penstock.control.measure.executor import EpochFit, ExecutorMeasure, Inherited
+from penstock.control.measure.executor import EpochFit, ExecutorMeasure, Inherited, derive_new
 from penstock.control.measure.nodes import Need, estimate_nodes, find_node_fault
 from penstock.control.measure.sample import ExecutorSample, Sample
 from penstock.control.measure.service import NodeSpeeds
@@ -138,10 +136,7 @@ class Measurer:
             self._executors[name] = known.restart(at_s, sample, self.settings.smoothing)
             return f"the counters of {name} began again"
         self._speeds.update(known.sample, sample)
-        known.take(
-            at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit,
-            is_first=all(origin in whole.sources for origin, to in whole.edges if to == sample.operator),
-        )  # fmt: skip
+        known.take(at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit)
         if known.service.service_per_s is None and sample.arrived.any():
             return f"no row of {name} has been completed yet"
         return None
@@ -158,7 +153,7 @@ class Measurer:
 
     def _inherit(self, known: ExecutorMeasure, sample: ExecutorSample) -> Inherited | None:
         """What is known about shards that are new here: from when they were here before, or from another executor."""
-        new = (known.sample.task_of < 0) & (sample.task_of >= 0)
+        new = derive_new(known.sample, sample)
         if not new.any() or self._estimate is None:
             return None
         per_s, row_s = known.known_per_s.copy(), known.derive_row_s(self.settings.unknown_service_per_s)
@@ -189,8 +184,10 @@ class Measurer:
         return edges, sources
 
     def _rate(self, key: tuple[str, ...], rows: float, elapsed_s: float) -> float:
-        smoother = self._rates.setdefault(key, self.settings.smoothing.start())
-        return float(smoother.add(np.asarray(rows / elapsed_s), elapsed_s))
+        smoother = self._rates.get(key)
+        if smoother is None:
+            smoother = self._rates[key] = self.settings.smoothing.start()
+        return smoother.add_number(rows / elapsed_s, elapsed_s)
 
     def _estimate_nodes(
         self, sample: Sample, speeds: Mapping[str, float], faulty: bool

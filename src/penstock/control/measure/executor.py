@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -41,14 +42,14 @@ class ExecutorMeasure:
         self.sample, self.at_s = sample, at_s
         self.intervals = 0
         self._trace = ShardTrace(at_s, sample.arrived, sample.completed)
-        self._arrivals, self._bytes = smoothing.start(), smoothing.start()
+        self._arrivals, self._bytes_in, self._bytes_out = (smoothing.start() for _ in range(3))
         self._dispersion = Dispersion()
         self._measured: deque[tuple[float, int, ExecutorSample]] = deque()
         shards = len(sample.task_of)
         self._arrival_per_s = np.zeros(shards)
         self.known_per_s = np.zeros(shards)
         """Rate of every shard when it was last here."""
-        self._bytes_per_s = np.zeros(2)
+        self._bytes_per_s = (0.0, 0.0)
         self._shard_rows, self._shard_s = np.zeros(shards), np.zeros(shards)
         self._epoch = EpochCosts()
         self.service = ServiceRates()
@@ -69,13 +70,10 @@ class ExecutorMeasure:
         inherited: Inherited | None,
         missed_s: tuple[float, ...],
         fit: EpochFit | None,
-        *,
-        is_first: bool = True,
     ) -> None:
-        """Take the next sample; `missed_s` are the moments since the last one at which there was none, and
-        `is_first` says whether it is fed by sources alone, so that its rows' latency is its own."""
+        """Take the next sample; `missed_s` are the moments since the last one at which there was none."""
         sample, before, elapsed_s = _with_arrivals(sample), self.sample, at_s - self.at_s
-        new = (before.task_of < 0) & (sample.task_of >= 0)
+        new = derive_new(before, sample)
         if new.any():
             before = _carried_over(before, sample, new)
             self._adopt(new, sample, inherited)
@@ -84,7 +82,7 @@ class ExecutorMeasure:
         self._weigh_shards(before, sample, speeds)
         self._remember_measured(at_s, before, sample)
         if fit is not None and sample.epochs > before.epochs:
-            latency_s = sample.latency_s if is_first else None
+            latency_s = sample.latency_s
             if latency_s is None or not np.isfinite(latency_s):
                 latency_s = self._trace.derive_mean_s()
             self._epoch = fit(self.name, before, sample, latency_s) or self._epoch
@@ -112,23 +110,27 @@ class ExecutorMeasure:
         per_s = arrived / elapsed_s
         if inherited is not None:
             per_s = np.where(new, inherited.arrival_per_s, per_s)
-        bytes_per_s = (
-            np.array([after.in_bytes - before.in_bytes, after.out_bytes - before.out_bytes]) / elapsed_s
-        )
+        in_per_s = max((after.in_bytes - before.in_bytes) / elapsed_s, 0.0)
+        out_per_s = max((after.out_bytes - before.out_bytes) / elapsed_s, 0.0)
         start_s = last_s = self.at_s
         for end_s in (*missed_s, at_s):
-            share = (end_s - start_s) / elapsed_s if end_s < at_s else 1.0
-            self._trace.add(
-                end_s,
-                before.arrived + np.floor(arrived * share).astype(np.int64),
-                before.completed + np.floor(completed * share).astype(np.int64),
-            )
+            if end_s < at_s:
+                share = (end_s - start_s) / elapsed_s
+                arrived_then = before.arrived + np.floor(arrived * share).astype(np.int64)
+                self._trace.add(
+                    end_s, arrived_then, before.completed + np.floor(completed * share).astype(np.int64)
+                )
+            else:
+                self._trace.add(end_s, after.arrived, after.completed)
             self._arrival_per_s = self._arrivals.add(per_s, end_s - last_s)
-            self._bytes_per_s = self._bytes.add(np.maximum(bytes_per_s, 0.0), end_s - last_s)
+            self._bytes_per_s = (
+                self._bytes_in.add_number(in_per_s, end_s - last_s),
+                self._bytes_out.add_number(out_per_s, end_s - last_s),
+            )
             last_s = end_s
         held = after.task_of >= 0
         self._arrival_per_s[~held] = 0.0
-        self.known_per_s[held] = self._arrival_per_s[held]
+        np.copyto(self.known_per_s, self._arrival_per_s, where=held)
         self._dispersion.add(float(arrived.sum()) / elapsed_s, elapsed_s)
 
     def _weigh_shards(
@@ -136,23 +138,25 @@ class ExecutorMeasure:
     ) -> None:
         """Follow rows and useful time of each shard, as on a node of speed 1."""
         indexes = [task.index for task in before.tasks]
-        speed_of = np.ones(max([int(before.task_of.max(initial=0)), *indexes]) + 2)  # the last is of no task
+        last = int(np.maximum.reduce(before.task_of, initial=0))
+        speed_of = np.ones(max([last, *indexes]) + 2)  # the last is of no task
         speed_of[indexes] = [speeds.get(task.node, 1.0) for task in before.tasks]
         speed = speed_of[before.task_of]
         rows = np.maximum(after.completed - before.completed, 0)
         useful_s = np.maximum(after.busy_s - before.busy_s, 0.0) * speed
         seen = (rows > 0) & (useful_s > 0)
-        self._shard_rows[seen] += EWMA * (rows[seen] - self._shard_rows[seen])
-        self._shard_s[seen] += EWMA * (useful_s[seen] - self._shard_s[seen])
+        np.add(self._shard_rows, EWMA * (rows - self._shard_rows), out=self._shard_rows, where=seen)
+        np.add(self._shard_s, EWMA * (useful_s - self._shard_s), out=self._shard_s, where=seen)
 
     def _remember_measured(self, at_s: float, before: ExecutorSample, after: ExecutorSample) -> None:
-        rows = int(np.maximum(after.completed - before.completed, 0).sum())
+        rows = int(np.add.reduce(np.maximum(after.completed - before.completed, 0)))
         self._measured.append((at_s, rows, _with_split(before, after)))
 
     def derive_row_s(self, unknown_per_s: float) -> F64:
         """Return the useful time that a row of each shard takes on a node of speed 1."""
         mean = 1.0 / (self.service.service_per_s or unknown_per_s)
-        row_s = np.full(len(self._shard_s), mean)
+        row_s = np.empty(len(self._shard_s))
+        row_s.fill(mean)
         np.divide(self._shard_s, self._shard_rows, out=row_s, where=self._shard_rows > 0)
         return row_s
 
@@ -165,13 +169,15 @@ class ExecutorMeasure:
     ) -> ExecutorEstimate:
         """Return what is believed after the last sample."""
         sample, held = self.sample, self.sample.task_of >= 0
-        latency_s = np.where(held, self._trace.derive_latency_s(window_s), np.nan)
+        latency_s = self._trace.derive_latency_s(window_s)
+        latency_s[~held] = np.nan
         while len(self._measured) > 1 and self._measured[0][0] <= self.at_s - window_s:
             self._measured.popleft()
         rows = [count for _, count, _ in self._measured]
         seen = [one for _, _, one in self._measured]
         measured_s = _mean([one.latency_s for one in seen], rows)
-        p99 = [one.latency_p99_s for one in seen if _is_number(one.latency_p99_s)]
+        p99 = [p99_s for one in seen if _is_number(p99_s := one.latency_p99_s)]
+        service_per_s = self.service.service_per_s or unknown_per_s
         return ExecutorEstimate(
             self.name,
             sample.operator,
@@ -179,21 +185,34 @@ class ExecutorMeasure:
             self.service.estimate_tasks(sample, nodes, speeds, unknown_per_s),
             self._arrival_per_s.copy(),
             np.where(held, self._arrival_per_s * self.derive_row_s(unknown_per_s), 0.0),
-            np.where(held, sample.arrived - sample.completed, 0).astype(np.float64),
+            np.where(held, sample.arrived - sample.completed, 0.0),
             latency_s,
             sample.state_bytes.copy(),
-            self.service.service_per_s or unknown_per_s,
+            service_per_s,
             _or_one(self._dispersion.estimate_index()),
             self.service.estimate_scv(),
             measured_s,
             max((one for one in p99 if one is not None), default=None),
             self._epoch,
-            float(self._bytes_per_s[0]),
-            float(self._bytes_per_s[1]),
+            self._bytes_per_s[0],
+            self._bytes_per_s[1],
             _mean([one.waiting_s for one in seen], rows),
             _mean([one.processing_s for one in seen], rows),
             _mean([one.commit_s for one in seen], rows),
         )
+
+
+_NONE: dict[int, npt.NDArray[np.bool_]] = {}
+
+
+def derive_new(before: ExecutorSample, after: ExecutorSample) -> npt.NDArray[np.bool_]:
+    """Return which shards an executor has and did not have; not to be written to."""
+    if before.task_of is after.task_of:
+        shards = len(after.task_of)
+        if shards not in _NONE:
+            _NONE[shards] = np.zeros(shards, np.bool_)
+        return _NONE[shards]
+    return (before.task_of < 0) & (after.task_of >= 0)
 
 
 def _with_arrivals(sample: ExecutorSample) -> ExecutorSample:
@@ -227,12 +246,17 @@ def _with_split(before: ExecutorSample, after: ExecutorSample) -> ExecutorSample
 
 
 def _is_number(value: float | None) -> bool:
-    return value is not None and bool(np.isfinite(value))
+    return value is not None and math.isfinite(value)
 
 
 def _mean(values: list[float | None], weights: list[int]) -> float | None:
-    pairs = [(v, max(w, 1)) for v, w in zip(values, weights, strict=True) if v is not None and np.isfinite(v)]
-    return float(sum(v * w for v, w in pairs) / sum(w for _, w in pairs)) if pairs else None
+    total, weight = 0.0, 0
+    for value, rows in zip(values, weights, strict=True):
+        if value is not None and math.isfinite(value):
+            rows = rows or 1
+            total += value * rows
+            weight += rows
+    return total / weight if weight else None
 
 
 def _or_one(value: float | None) -> float:

@@ -50,7 +50,11 @@ def derive_new_task_need(siblings: Sequence[TaskEstimate]) -> Need:
 
 def find_node_fault(node: NodeSample) -> str | None:
     """Say what of a node's sample is no number; None where all is."""
-    shares = (node.cpu_ratio, node.memory_ratio, node.io_ratio, node.speed)
-    if all(math.isfinite(share) and share >= 0 for share in shares):
+    if (  # no number fails every comparison
+        0 <= node.cpu_ratio < math.inf
+        and 0 <= node.memory_ratio < math.inf
+        and 0 <= node.io_ratio < math.inf
+        and 0 <= node.speed < math.inf
+    ):
         return None
     return f"node {node.name} reports a load or speed that is no number"

@@ -60,7 +60,8 @@ class ExecutorSample:
     brought_bytes: int = 0
     """State that was copied to another node."""
     latency_s: float | None = None
-    """Mean latency, source to commit, of rows committed since the sample before; None where there were none."""
+    """Mean latency of rows committed since the sample before, from their arrival at the executor (at the source, where a
+    source feeds it) to their commit; None where there were none."""
     latency_p99_s: float | None = None
     waiting_s: float | None = None
     """Part of `latency_s` before the epoch that took the row began; None where it is not measured."""

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from penstock.control.measure.dispersion import Dispersion
 from penstock.control.measure.estimate import TaskEstimate
 from penstock.control.measure.sample import ExecutorSample, NodeSample, TaskSample
@@ -45,7 +43,9 @@ class ServiceRates:
     ) -> None:
         """Take one interval: μ_i = (1 - η) μ_i + η C_i / ρ_i, with C_i rows in ρ_i seconds of useful time."""
         known = {task.index: task for task in before.tasks}
-        self._tasks = {index: self._tasks[index] for index in _indexes(after) if index in self._tasks}
+        indexes = {task.index for task in after.tasks}
+        if self._tasks.keys() != indexes:
+            self._tasks = {index: self._tasks[index] for index in indexes if index in self._tasks}
         rows = useful_s = 0.0
         for task in after.tasks:
             done = _work(known.get(task.index), task)
@@ -64,7 +64,10 @@ class ServiceRates:
             held = None
             self._tasks.pop(task.index)
         if rows > 0 and useful_s > 0:
-            self._dispersion.setdefault(task.index, Dispersion()).add(useful_s / rows, rows)
+            dispersion = self._dispersion.get(task.index)
+            if dispersion is None:
+                dispersion = self._dispersion[task.index] = Dispersion()
+            dispersion.add(useful_s / rows, rows)
             rate = rows / useful_s
             if held is None or held.borrowed:
                 held = self._tasks[task.index] = _Task(task.node, rate, False, useful_s / elapsed_s)
@@ -75,7 +78,7 @@ class ServiceRates:
 
     def _borrow(self, before: ExecutorSample, after: ExecutorSample, speeds: Mapping[str, float]) -> None:
         """Give every task without history the rate of the task that most of its shards came from."""
-        for task in after.tasks:
+        for task in after.tasks if len(self._tasks) < len(after.tasks) else ():
             if task.index in self._tasks:
                 continue
             came = before.task_of[(after.task_of == task.index) & (before.task_of >= 0)]
@@ -117,7 +120,7 @@ class ServiceRates:
     def estimate_scv(self) -> float:
         """Return the squared coefficient of variation of service times; 1 while too little was seen."""
         found = [scv for one in self._dispersion.values() if (scv := one.estimate_scv()) is not None]
-        return float(np.mean(found)) if found else 1.0
+        return sum(found) / len(found) if found else 1.0
 
 
 class NodeSpeeds:
@@ -137,15 +140,18 @@ class NodeSpeeds:
             rows, useful_s = _work(known.get(task.index), task)
             if rows > 0 and useful_s > 0:
                 at = (after.operator, task.node)
-                old = self._work.get(at, (rows, useful_s))
+                old = self._work.get(at, (float(rows), useful_s))
                 self._work[at] = (old[0] + EWMA * (rows - old[0]), old[1] + EWMA * (useful_s - old[1]))
 
     def estimate(self, nodes: Mapping[str, NodeSample]) -> dict[str, float]:
         """Return node -> speed."""
         said = {name: node.speed if node.speed > 0 else 1.0 for name, node in nodes.items()}
         found: dict[str, list[tuple[float, float]]] = {}
-        for operator in {operator for operator, _ in self._work}:
-            here = {n: w for (o, n), w in self._work.items() if o == operator and n in said}
+        by_operator: dict[str, dict[str, tuple[float, float]]] = {}
+        for (operator, node_name), work in self._work.items():
+            if node_name in said:
+                by_operator.setdefault(operator, {})[node_name] = work
+        for here in by_operator.values():
             if len(here) > 1:
                 mean = sum(rows for rows, _ in here.values()) / sum(s * said[n] for n, (_, s) in here.items())
                 for name, (rows, useful_s) in here.items():
@@ -154,9 +160,11 @@ class NodeSpeeds:
 
 
 def _mean(weighted: Iterable[tuple[float, float]]) -> float:
-    pairs = list(weighted)
-    total = sum(weight for _, weight in pairs)
-    return sum(value * weight for value, weight in pairs) / total if total > 0 else 1.0
+    total = summed = 0.0
+    for value, weight in weighted:
+        total += weight
+        summed += value * weight
+    return summed / total if total > 0 else 1.0
 
 
 def _work(before: TaskSample | None, after: TaskSample) -> tuple[int, float]:
@@ -165,7 +173,3 @@ def _work(before: TaskSample | None, after: TaskSample) -> tuple[int, float]:
     if before is None or after.rows < before.rows or after.busy_s < before.busy_s:
         return 0, 0.0
     return after.rows - before.rows, after.busy_s - before.busy_s
-
-
-def _indexes(sample: ExecutorSample) -> set[int]:
-    return {task.index for task in sample.tasks}

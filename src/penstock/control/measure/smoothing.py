@@ -25,6 +25,9 @@ class Smoother(Protocol):
     def add(self, value: F64, elapsed_s: float) -> F64:
         """Take what was measured in one interval and return the smoothed value D(n)."""
 
+    def add_number(self, value: float, elapsed_s: float) -> float:
+        """The same for a quantity that is one number; a smoother has either arrays or numbers."""
+
     def put(self, where: npt.NDArray[np.bool_], value: F64) -> None:
         """Replace the memory at some places of an array."""
 
@@ -94,12 +97,18 @@ class _Weighted:
     def __init__(self, alpha: float) -> None:
         self._alpha = alpha
         self._smoothed: F64 | None = None
+        self._number: float | None = None
 
     def add(self, value: F64, elapsed_s: float) -> F64:
         before = self._smoothed
         after = value if before is None else self._alpha * before + (1 - self._alpha) * value
         self._smoothed = np.array(after, dtype=np.float64)
         return self._smoothed.copy()
+
+    def add_number(self, value: float, elapsed_s: float) -> float:
+        before = self._number
+        self._number = value if before is None else self._alpha * before + (1 - self._alpha) * value
+        return self._number
 
     def put(self, where: npt.NDArray[np.bool_], value: F64) -> None:
         if self._smoothed is not None:
@@ -109,14 +118,23 @@ class _Weighted:
 class _Windowed:
     def __init__(self, samples: int) -> None:
         self._kept: deque[tuple[F64, float]] = deque(maxlen=samples)
+        self._numbers: deque[tuple[float, float]] = deque(maxlen=samples)
 
     def add(self, value: F64, elapsed_s: float) -> F64:
         self._kept.append((np.array(value, dtype=np.float64), elapsed_s))
-        total_s = sum(length for _, length in self._kept)
-        total = np.zeros(())
+        total, total_s = np.zeros(()), 0.0
         for one, length in self._kept:
-            total = total + one * length
+            total = one * length if total_s == 0.0 else total + one * length
+            total_s += length
         return np.asarray(total / total_s)
+
+    def add_number(self, value: float, elapsed_s: float) -> float:
+        self._numbers.append((value, elapsed_s))
+        total = total_s = 0.0
+        for one, length in self._numbers:
+            total += one * length
+            total_s += length
+        return total / total_s
 
     def put(self, where: npt.NDArray[np.bool_], value: F64) -> None:
         for one, _ in self._kept:
@@ -141,6 +159,9 @@ class _Adapting:
         things = self._things()
         total = float(things.sum())
         return np.asarray(things / total * float(rate.sum())) if total > 0 else rate
+
+    def add_number(self, value: float, elapsed_s: float) -> float:
+        return self._rate.add_number(value, elapsed_s)  # a single number has no shares
 
     def _things(self) -> F64:
         return np.asarray(np.sum([things for things, _ in self._kept], axis=0))

@@ -4,21 +4,10 @@ which a completed row arrived can be found (StreamSwitch 4.1). Counts only; no r
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from penstock.control.measure.sample import F64, I64
-
-
-@dataclass(frozen=True)
-class _Slot:
-    end_s: float
-    latency_s: F64
-    """Per shard, the sum over the rows completed in the slot."""
-    rows: I64
 
 
 class ShardTrace:
@@ -38,7 +27,7 @@ class ShardTrace:
         self._completed = completed.copy()
         self._untraced = arrived.copy()
         self._max_slots = max_slots
-        self._recent: deque[_Slot] = deque()
+        self._recent = _Recent(len(arrived))
 
     def add(self, at_s: float, arrived: I64, completed: I64) -> None:
         """Close a slot. `at_s` is later than before, and no count is lower."""
@@ -46,8 +35,11 @@ class ShardTrace:
         last = np.maximum(completed, self._untraced)
         self._put(at_s, arrived)
         # Of the rows completed now, those that were there at the end of slot j waited through slot j + 1.
-        there = np.minimum(np.maximum(self._arrived[self._from : self._to - 1], first), last) - first
-        self._recent.append(_Slot(at_s, np.diff(self._ends_s[self._from : self._to]) @ there, last - first))
+        there = np.maximum(self._arrived[self._from : self._to - 1], first)
+        np.minimum(there, last, out=there)
+        there -= first
+        lengths_s = self._ends_s[self._from + 1 : self._to] - self._ends_s[self._from : self._to - 1]
+        self._recent.append(at_s, lengths_s @ there, last - first)
         self._completed = completed.copy()
         self._forget()
 
@@ -56,9 +48,7 @@ class ShardTrace:
         self._arrived[self._from : self._to, where] = completed[where]
         self._untraced[where] = arrived[where]
         self._completed[where] = completed[where]
-        for slot in self._recent:
-            slot.latency_s[where] = 0.0
-            slot.rows[where] = 0
+        self._recent.forget_shards(where)
 
     def derive_latency_s(self, window_s: float) -> F64:
         """Return l per shard over the rows completed in the last `window_s`, at least the last slot.
@@ -66,21 +56,20 @@ class ShardTrace:
         Where none was completed although rows wait, it is how long the first of them has waited, which is less than
         what it will need; where that is not known either, NaN.
         """
-        if not self._recent:
+        if not len(self._recent):
             return np.full(len(self._completed), np.nan)
-        now_s = self._recent[-1].end_s
-        while len(self._recent) > 1 and self._recent[0].end_s <= now_s - window_s:
-            self._recent.popleft()
-        rows = np.sum([slot.rows for slot in self._recent], axis=0)
-        total_s = np.sum([slot.latency_s for slot in self._recent], axis=0)
-        traced = np.divide(total_s, rows, out=np.full(len(rows), np.nan), where=rows > 0)
-        return traced if rows.all() else np.where(rows > 0, traced, self._derive_age_s(now_s))
+        now_s = self._recent.drop(window_s)
+        rows, total_s = self._recent.sum()
+        some = rows > 0
+        if some.all():
+            return total_s / rows
+        return np.divide(total_s, rows, out=self._derive_age_s(now_s), where=some)
 
     def derive_mean_s(self) -> float | None:
         """Return the mean over all rows completed in the last slot; None where there were none."""
-        if not self._recent or not (rows := int(self._recent[-1].rows.sum())):
+        if not len(self._recent) or not (rows := int(self._recent.rows[-1].sum())):
             return None
-        return float(self._recent[-1].latency_s.sum() / rows)
+        return float(self._recent.latency_s[-1].sum() / rows)
 
     def _derive_age_s(self, now_s: float) -> F64:
         waiting = self._arrived[self._from : self._to] > self._completed
@@ -107,3 +96,55 @@ class ShardTrace:
             kept = np.setdiff1d(np.arange(self._from, self._to), joined)
             self._ends_s[: len(kept)], self._arrived[: len(kept)] = self._ends_s[kept], self._arrived[kept]
             self._from, self._to = 0, len(kept)
+
+
+class _Recent:
+    """What was completed in the last slots, one line each, in arrays that are moved up when they are full."""
+
+    def __init__(self, shards: int, room: int = 64) -> None:
+        self._ends_s = np.empty(room)
+        self._latency_s = np.empty((room, shards))
+        self._rows = np.empty((room, shards), dtype=np.int64)
+        self._from = self._to = 0
+
+    def __len__(self) -> int:
+        return self._to - self._from
+
+    @property
+    def latency_s(self) -> F64:
+        """[slot, shard]: the sum over the rows completed in the slot."""
+        return self._latency_s[self._from : self._to]
+
+    @property
+    def rows(self) -> I64:
+        return self._rows[self._from : self._to]
+
+    def append(self, end_s: float, latency_s: F64, rows: I64) -> None:
+        if self._to == len(self._ends_s):
+            self._make_room()
+        self._ends_s[self._to], self._latency_s[self._to], self._rows[self._to] = end_s, latency_s, rows
+        self._to += 1
+
+    def drop(self, window_s: float) -> float:
+        """Forget all slots but those of the last `window_s`, and the last; return when that ended."""
+        now_s = float(self._ends_s[self._to - 1])
+        while self._from < self._to - 1 and self._ends_s[self._from] <= now_s - window_s:
+            self._from += 1
+        return now_s
+
+    def sum(self) -> tuple[I64, F64]:
+        return np.add.reduce(self.rows, axis=0), np.add.reduce(self.latency_s, axis=0)
+
+    def forget_shards(self, where: npt.NDArray[np.bool_]) -> None:
+        self.latency_s[:, where] = 0.0
+        self.rows[:, where] = 0
+
+    def _make_room(self) -> None:
+        kept = slice(self._from, self._to)
+        size = max(64, 2 * len(self))
+        for name in ("_ends_s", "_latency_s", "_rows"):
+            old = getattr(self, name)
+            new = np.empty((size, *old.shape[1:]), dtype=old.dtype)
+            new[: len(self)] = old[kept]
+            setattr(self, name, new)
+        self._from, self._to = 0, len(self)

@@ -42,6 +42,24 @@ class Guards:
     """Share of the bound under which no action is blamed: there is room, and small latencies are mostly noise."""
     same_load_ratio: float = 0.1
     """An action is not blamed where the load has risen by more than this since."""
+    saturated_ratio: float = 0.9
+    """Load of the busiest task from which on an executor is taken to be saturated: the rest goes to epochs."""
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """How hard executors are pressed at one moment."""
+
+    load_ratio: float = 0.0
+    """Load of the busiest task of all, core-seconds per second."""
+    waited_s: float = 0.0
+    """Time that what waits would take all tasks of its executor together; of the slowest executor."""
+    done_per_s: float = 0.0
+    """Rows a second that all tasks together complete."""
+
+    def is_saturated(self, bound_s: float, guards: Guards) -> bool:
+        """Whether more arrives than is done, or so much waits that no row can be done within the bound."""
+        return self.load_ratio >= guards.saturated_ratio or self.waited_s > bound_s
 
 
 @dataclass(frozen=True)
@@ -61,8 +79,8 @@ class Action:
     """When it was carried out; None while it is not."""
     rolls_back: int | None = None
     """Number of the action that it undoes."""
-    waited_s: float = 0.0
-    """Time that what waited when it was decided would take all tasks together."""
+    pressure: Pressure = Pressure()
+    """When it was decided."""
 
     @property
     def moves(self) -> int:
@@ -213,13 +231,24 @@ def resolve(facts: Facts, *, rolls_back: bool = False) -> str | None:
 
 
 def judge(
-    action: Action, observed_s: float | None, rate_per_s: float, bound_s: float, guards: Guards
+    action: Action,
+    observed_s: float | None,
+    rate_per_s: float,
+    bound_s: float,
+    guards: Guards,
+    pressure: Pressure | None = None,
 ) -> str | None:
     """Say why an action should be rolled back, in words; None where it should stay.
 
     Latency must be higher than before by the margin and no longer far under the bound, the load not higher, and what
     waited at the time less than the bound allows: that comes out late whatever is done. One that promised no lower
     latency (it gave cores back, say) is only blamed where the bound is broken.
+
+    Where executors were saturated before the action and are saturated after it, latency grows with what waits whatever
+    is done: there the action is judged by the rows a second that are done, which must have fallen by the same margin.
+
+    Args:
+        pressure: how hard executors are pressed now; None where it is not known.
     """
     before_s = action.observed_s
     if action.rolls_back is not None or not math.isfinite(guards.worse_ratio):
@@ -229,12 +258,21 @@ def judge(
     limit_s = max(before_s * (1 + guards.worse_ratio), bound_s * guards.worse_from_ratio)
     if observed_s <= limit_s:
         return None
-    if rate_per_s > action.rate_per_s * (1 + guards.same_load_ratio) or action.waited_s > bound_s:
+    if pressure is not None and _saturated_throughout(action, pressure, bound_s, guards):
+        before, now = action.pressure.done_per_s, pressure.done_per_s
+        if now * (1 + guards.worse_ratio) >= before:
+            return None
+        return f"rows done fell from {before:,.0f} to {now:,.0f} a second after decision {action.number}"
+    if rate_per_s > action.rate_per_s * (1 + guards.same_load_ratio) or action.pressure.waited_s > bound_s:
         return None
     promised = action.predicted_s is not None and action.predicted_s < before_s
     if not promised and observed_s <= bound_s:
         return None
     return f"latency rose from {_ms(before_s)} to {_ms(observed_s)} after decision {action.number}"
+
+
+def _saturated_throughout(action: Action, now: Pressure, bound_s: float, guards: Guards) -> bool:
+    return action.pressure.is_saturated(bound_s, guards) and now.is_saturated(bound_s, guards)
 
 
 def plan_back(

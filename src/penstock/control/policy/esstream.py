@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.nodes import Need
@@ -42,7 +43,7 @@ class EsStreamPolicy:
 
     Args:
         trigger: share by which an operator's load must have changed since it was last looked at.
-        interval_s: least time between two adjustments.
+        interval_s: least time between two adjustments; 5 s is the outcome of a sweep (docs/policies.md), the paper has 10.
         beta: share of a node that one task uses; None: of the resource that binds, the core it holds included.
         eta, phi: a bottleneck is near where SK <= η and the mean load >= φ: new tasks go to other nodes.
         chi, zeta: there is idle room where SK >= χ and the mean load <= ζ: nodes that came later are given up first.
@@ -51,7 +52,7 @@ class EsStreamPolicy:
     """
 
     trigger: float = 0.2
-    interval_s: float = 10.0
+    interval_s: float = 5.0
     beta: float | None = None
     eta: float = 0.0
     phi: float = 0.7
@@ -60,6 +61,8 @@ class EsStreamPolicy:
     alpha: float = 0.85
     placement: str = LEAST_LOADED
     name: str = "esstream"
+    model: ClassVar[str] = "mmk"
+    """What predicts the latencies it names."""
     _negotiator: Negotiator = field(default_factory=Negotiator)
     _changed_at_s: float | None = None
     _seen: dict[str, float] = field(default_factory=dict)
@@ -141,7 +144,7 @@ class EsStreamPolicy:
         actions += [f"gave back {', '.join(release)}"] if release else []
         predicted = predict_mmk_s(demand, after)
         return Proposal(
-            plan, symptom, "; ".join(actions), options, predicted, before_s == math.inf, {"model": "mmk"}
+            plan, symptom, "; ".join(actions), options, predicted, before_s == math.inf, {"model": self.model}
         )
 
     # -- how many -----------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from penstock.control.policy.seasons import Seasons
 SCALES_S = (1.0, 4.0, 16.0)
 """Memories of the moving averages, fastest first; an average over a memory τ weighs like a window of 2 τ."""
 
+_SCALES = np.array(SCALES_S)
+
 _READING_TURNS = 3
 """Turns that one reading of a rate is smoothed over (`Measuring.smoothing`)."""
 _KEEP_TURNS = 20
@@ -46,7 +48,7 @@ class Forecast:
 
     @property
     def total_per_s(self) -> float:
-        return float(self.expected_per_s.sum())
+        return float(np.add.reduce(self.expected_per_s))
 
     def derive_certain(self, rates: F64, z: float) -> F64:
         """Return what rates, [scale, group], are at least: the highest lower bound of any scale."""
@@ -79,7 +81,9 @@ class Forecaster:
         """Take the rates of one turn and return the forecast."""
         turn_s = self._learn(at_s, rate_per_s)
         window_s = _READING_TURNS * turn_s
-        readings = np.vstack([rate_per_s[None, :], self._sums / self._weights[:, None]])
+        readings = np.empty((len(SCALES_S) + 1, len(rate_per_s)))
+        readings[0] = rate_per_s
+        np.divide(self._sums, self._weights[:, None], out=readings[1:])
         known_s = at_s - self._since_s + window_s
         windows_s = np.array([window_s, *(max(min(2 * s, known_s), window_s) for s in SCALES_S)])
         index = min(max(index, 1.0), _MAX_INDEX)
@@ -110,7 +114,7 @@ class Forecaster:
         else:
             turn_s = at_s - self._at_s
         self._at_s = at_s
-        keep = np.exp(-turn_s / np.array(SCALES_S))
+        keep = np.exp(-turn_s / _SCALES)
         self._sums = keep[:, None] * self._sums + (1 - keep)[:, None] * rate_per_s
         self._weights = keep * self._weights + (1 - keep)
         return turn_s

@@ -27,8 +27,7 @@ def derive_switch(
     A task whose service rate is not known yet has the one that is assumed of it, else the mean of its siblings.
     """
     place = {task.index: at for at, task in enumerate(executor.tasks)}
-    top = max([int(executor.task_of.max(initial=0)), *place])
-    table = np.full(top + 2, -1, dtype=np.int64)
+    table = [-1] * (max([int(np.maximum.reduce(executor.task_of, initial=0)), *place]) + 2)
     for index, at in place.items():
         table[index] = at
     service = [task.service_per_s for task in executor.tasks]
@@ -46,7 +45,7 @@ def derive_switch(
         tuple(place),
         tuple(task.node for task in executor.tasks),
         np.array(service, dtype=np.float64),
-        table[executor.task_of],
+        np.array(table, dtype=np.int64)[executor.task_of],
         executor.arrival_per_s,
         executor.latency_s,
         margin,

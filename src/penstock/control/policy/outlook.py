@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +54,7 @@ class Demand:
     def derive_weights(self, speed: float) -> F64:
         """Return the share of one task of speed 1 that each shard asks for; tasks are healthy up to 1 together."""
         usual: F64 = self.load / max(self.fill, 1e-9)
-        waits = float(self.waiting_s.sum())
+        waits = float(np.add.reduce(self.waiting_s))
         if waits <= 0:
             return usual
         clear_s = self.derive_clear_s(speed)
@@ -75,11 +76,20 @@ class Tasks:
     at: npt.NDArray[np.int64]
     """Shard -> position; -1 for shards of others, and those without a task."""
 
+    @cached_property
+    def _lines(self) -> tuple[npt.NDArray[np.int64], F64]:
+        """Shard -> position, where no task has the place after the last one; and speeds above zero."""
+        size = len(self.indexes)
+        return np.where(self.at < 0, size, self.at), np.maximum(self.speed, 1e-9)
+
+    def count(self, by_shard: F64) -> F64:
+        """Add up by task."""
+        found = np.bincount(self._lines[0], by_shard, len(self.indexes) + 1)[:-1]
+        return found.astype(np.float64, copy=False)
+
     def sum(self, by_shard: F64) -> F64:
         """Add up by task, over its speed."""
-        mine = self.at >= 0
-        found = np.bincount(self.at[mine], weights=by_shard[mine], minlength=len(self.indexes))
-        return found.astype(np.float64) / np.maximum(self.speed, 1e-9)
+        return self.count(by_shard) / self._lines[1]
 
 
 def derive_tasks(
@@ -87,9 +97,11 @@ def derive_tasks(
 ) -> Tasks:
     """Return tasks by position, from shard -> index."""
     indexes = tuple(sorted(tasks))
-    table = np.full(max([int(task_of.max(initial=0)), *indexes]) + 2, -1, dtype=np.int64)
-    table[list(indexes)] = np.arange(len(indexes))
-    return Tasks(indexes, np.array([speeds.get(one, 1.0) for one in indexes]), table[task_of])
+    table = [-1] * (max([int(np.maximum.reduce(task_of, initial=0)), *indexes]) + 2)
+    for at, index in enumerate(indexes):
+        table[index] = at
+    positions = np.array(table, dtype=np.int64)
+    return Tasks(indexes, np.array([speeds.get(one, 1.0) for one in indexes]), positions[task_of])
 
 
 def derive_speeds(executor: ExecutorEstimate) -> dict[int, float]:
@@ -105,7 +117,8 @@ def derive_speeds(executor: ExecutorEstimate) -> dict[int, float]:
 def derive_row_s(executor: ExecutorEstimate) -> F64:
     """Return core-seconds a row of each shard; the mean where a shard has had none."""
     rate, mean = executor.arrival_per_s, 1.0 / max(executor.service_per_s, 1e-9)
-    found = np.full(len(rate), mean)
+    found = np.empty(len(rate))
+    found.fill(mean)
     np.divide(executor.load, rate, out=found, where=(rate > 0) & (executor.load > 0))
     return found
 
@@ -132,15 +145,7 @@ def predict_latency_s(demand: Demand, tasks: Tasks) -> float:
 
 def derive_certain_load(forecast: Forecast, tasks: Tasks, row_s: F64, z: float) -> F64:
     """Return the load that each task has for certain, noise aside."""
-    mine = tasks.at >= 0
-    rates = np.stack(
-        [
-            np.bincount(tasks.at[mine], weights=reading[mine], minlength=len(tasks.indexes)).astype(
-                np.float64
-            )
-            for reading in forecast.readings
-        ]
-    )
+    rates = np.array([tasks.count(reading) for reading in forecast.readings])
     work = tasks.sum(forecast.expected_per_s * row_s)
     row = work / np.maximum(tasks.sum(forecast.expected_per_s), 1e-12)
     return forecast.derive_certain(rates, z) * row / np.maximum(tasks.speed, 1e-9)

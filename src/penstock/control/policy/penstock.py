@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.plan.plan import Plan
+from penstock.control.policy.coarse import CoarseStep
 from penstock.control.policy.forecasting import Forecast, Forecaster
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
@@ -67,6 +69,7 @@ class PenstockPolicy:
         actions_per_minute: most plans in any minute; of these half may be other than urgent.
         idle_node_s: time without a task after which a node is given back.
         split: how an end-to-end bound is split between operators.
+        coarse: splits and merges of executors, where nothing more pressing is to be done.
     """
 
     margin: float = 0.2
@@ -77,7 +80,10 @@ class PenstockPolicy:
     actions_per_minute: int = 12
     idle_node_s: float = 60.0
     split: BoundSplit = field(default_factory=BoundSplit)
+    coarse: CoarseStep = field(default_factory=CoarseStep)
     name: str = "penstock"
+    model: ClassVar[str] = "mm1"
+    """What predicts the latencies it names."""
     _forecasters: dict[str, Forecaster] = field(default_factory=dict)
     _negotiator: Negotiator = field(init=False)
     _acted_s: deque[tuple[float, bool]] = field(default_factory=deque)
@@ -121,7 +127,8 @@ class PenstockPolicy:
         free = derive_free_cores(now, limits)
         studies.sort(key=lambda one: (one.calm, -float(one.waits_s.max(initial=0.0)), one.name))
         findings = [self._treat(now, one, free) for one in studies]
-        return self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
+        found = self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
+        return self.coarse.propose(now, limits, found.plan is None) or found
 
     def _look_ahead(self, now: Estimate) -> dict[str, Forecast]:
         self._forecasters = {
@@ -236,7 +243,9 @@ class PenstockPolicy:
             ["shifted the bound: " + ", ".join(f"{o} {s:.0%}" for o, s in shares.items())] if shares else []
         )
         self._remember(now.at_s, treated, urgent)
-        return Proposal(plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": "mm1"})
+        return Proposal(
+            plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": self.model}
+        )
 
     def _remember(self, at_s: float, treated: list[_Finding], urgent: bool) -> None:
         self._acted_s.append((at_s, urgent))

@@ -48,13 +48,15 @@ class BoundSplit:
 
     def learn(self, now: Estimate, sla: SLA, shares: Mapping[str, float]) -> bool:
         """Count which shards meet their operator's share; at the end of an interval, shift. Return whether it did."""
+        if sla.scope == OPERATOR or len(shares) < 2:
+            return False
         for executor in now.executors.values():
             known = np.isfinite(executor.latency_s) & (executor.task_of >= 0)
             met = np.count_nonzero(executor.latency_s[known] <= shares[executor.operator] * sla.latency)
             self._met[executor.operator] = self._met.get(executor.operator, 0.0) + met
             self._seen[executor.operator] = self._seen.get(executor.operator, 0.0) + np.count_nonzero(known)
         self._since_s = now.at_s if self._since_s is None else self._since_s
-        if now.at_s - self._since_s < self.interval_s or sla.scope == OPERATOR or len(shares) < 2:
+        if now.at_s - self._since_s < self.interval_s:
             return False
         success = {
             name: self._met.get(name, 0.0) / seen

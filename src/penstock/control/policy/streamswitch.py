@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -72,6 +73,8 @@ class StreamSwitchPolicy:
     idle_node_s: float = 60.0
     split: BoundSplit = field(default_factory=BoundSplit)
     name: str = "streamswitch"
+    model: ClassVar[str] = "mm1"
+    """What predicts the latencies it names."""
     _negotiator: Negotiator = field(init=False)
     _assumed: dict[tuple[str, int], float] = field(default_factory=dict)
     """Service rates of new tasks that nothing was measured of yet: their source's."""
@@ -129,7 +132,9 @@ class StreamSwitchPolicy:
         bounds = {
             name: sla.latency * shares[now.executors[name].operator] / tail_factor(sla) for name in switches
         }
-        order = sorted(switches, key=lambda name: (-derive_excess(switches[name], bounds[name]), name))
+        order = list(switches)
+        if len(order) > 1:
+            order.sort(key=lambda name: (-derive_excess(switches[name], bounds[name]), name))
         found = []
         for name in order:
             diagnosis = self._diagnose(now.executors[name], switches[name], bounds[name], free)
@@ -253,7 +258,7 @@ class StreamSwitchPolicy:
             return no_change(symptom, "; ".join(found.why_not for found in told), options, predicted)
         self._remember(treated)
         urgent = any(found.health == Health.SEVERE for found in treated)
-        return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent, {"model": "mm1"})
+        return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent, {"model": self.model})
 
     def _remember(self, treated: list[Diagnosis]) -> None:
         self._published = {f.executor: (derive_plan(f.switch), derive_plan(f.after)) for f in treated}

@@ -31,6 +31,9 @@ class Health(IntEnum):
     SEVERE = 2
 
 
+_HEALTHS = tuple(Health)
+
+
 @dataclass(frozen=True)
 class Switch:
     """One elastic executor as the algorithms see it. Tasks go by their position, not by their index."""
@@ -52,10 +55,16 @@ class Switch:
     @cached_property
     def task_rates(self) -> F64:
         """λ_i, by position."""
-        mine = self.at >= 0
-        return np.bincount(self.at[mine], weights=self.rate_per_s[mine], minlength=len(self.tasks)).astype(
-            np.float64
-        )
+        return self._by_task(self.rate_per_s)
+
+    @cached_property
+    def _line(self) -> Ints:
+        """Shard -> position, where what is not this executor's has the place after the last one."""
+        return np.where(self.at < 0, len(self.tasks), self.at)
+
+    def _by_task(self, by_shard: F64) -> F64:
+        found = np.bincount(self._line, by_shard, len(self.tasks) + 1)[:-1]
+        return found.astype(np.float64, copy=False)
 
     @cached_property
     def headroom(self) -> F64:
@@ -70,7 +79,7 @@ class Switch:
     @property
     def worst_s(self) -> float:
         """The largest L_i."""
-        return float(self.projected_s.max(initial=0.0))
+        return float(np.maximum.reduce(self.projected_s, initial=0.0))
 
     def task_latencies(self, backlog_rows: F64) -> F64:
         """Return l_i by position: the mean of l^k over the task's shards, weighted by rate (StreamSwitch 4.1).
@@ -78,16 +87,15 @@ class Switch:
         Where no shard of a task has a known latency, nothing was completed: then it is the time that what waits
         will take, and zero where nothing waits.
         """
-        known = (self.at >= 0) & np.isfinite(self.latency_s)
-        size = len(self.tasks)
+        known = np.isfinite(self.latency_s)
         weight = np.where(known, np.maximum(self.rate_per_s, 1e-9), 0.0)
-        total = np.bincount(self.at[known], weights=weight[known], minlength=size)
-        summed = np.bincount(self.at[known], weights=(weight * self.latency_s)[known], minlength=size)
-        mine = self.at >= 0
-        waits = np.bincount(self.at[mine], weights=backlog_rows[mine], minlength=size)
-        return np.where(
-            total > 0, summed / np.maximum(total, 1e-12), waits / np.maximum(self.service_per_s, 1e-9)
-        )
+        total = self._by_task(weight)
+        summed = self._by_task(weight * np.where(known, self.latency_s, 0.0))
+        measured = summed / np.maximum(total, 1e-12)
+        if (total > 0).all():
+            return measured
+        waits = self._by_task(backlog_rows) / np.maximum(self.service_per_s, 1e-9)
+        return np.where(total > 0, measured, waits)
 
     def with_task(self, index: int, node: str, service_per_s: float) -> Switch:
         """Return the switch with one more task that has no shard yet, at the last position."""
@@ -150,10 +158,8 @@ def project_latency_s(headroom: F64) -> F64:
 
 def derive_health(instantaneous_s: F64, projected_s: F64, alert_s: float, bound_s: float) -> list[Health]:
     """Return the health of each task: severe where both l_i > l and L_i > L, good where neither (StreamSwitch 3.3)."""
-    return [
-        Health(int(now) + int(then))
-        for now, then in zip(instantaneous_s > alert_s, projected_s > bound_s, strict=True)
-    ]
+    pressed, failing = (instantaneous_s > alert_s).tolist(), (projected_s > bound_s).tolist()
+    return [_HEALTHS[now + then] for now, then in zip(pressed, failing, strict=True)]
 
 
 def find_shards(switch: Switch, source: int, destination: int, *, keep_one: bool = False) -> Ints:
@@ -238,10 +244,13 @@ def find_scale_in(switch: Switch, bound_s: float) -> UnitStrategy | None:
     size = len(switch.tasks)
     if size < 2:
         return None
+    if not (switch.projected_s <= bound_s).all():
+        return None
     left = switch.headroom[None, :] - switch.task_rates[:, None]
-    others_good = np.all(switch.projected_s <= bound_s)
-    sources, destinations = np.nonzero((project_latency_s(left) <= bound_s) & ~np.eye(size, dtype=bool))
-    if not others_good or not len(sources):
+    fits = project_latency_s(left) <= bound_s
+    np.fill_diagonal(fits, False)
+    sources, destinations = fits.nonzero()
+    if not len(sources):
         return None
     if size > _ALL_PAIRS:
         sources, destinations = _least_worst(switch, left, sources, destinations)

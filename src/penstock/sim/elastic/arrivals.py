@@ -60,6 +60,36 @@ class BinnedArrivals:
         self._bin += len(piece)
 
 
+class TimedArrivals:
+    """Rows at given moments, all of one shard."""
+
+    shards = 1
+
+    def __init__(self, times_s: F64) -> None:
+        self._times = times_s
+        self._from = 0
+
+    def take(self, until_s: float) -> tuple[F64, I64]:
+        to = int(np.searchsorted(self._times, until_s))
+        found = self._times[self._from : to]
+        self._from = to
+        return found, np.zeros(len(found), np.int64)
+
+
+class InTurn:
+    """The moments of other arrivals, with the rows dealt to so many shards in turn."""
+
+    def __init__(self, moments: Arrivals, shards: int) -> None:
+        self.shards = shards
+        self._moments = moments
+        self._dealt = 0
+
+    def take(self, until_s: float) -> tuple[F64, I64]:
+        times, _ = self._moments.take(until_s)
+        start, self._dealt = self._dealt, self._dealt + len(times)
+        return times, np.arange(start, self._dealt) % self.shards
+
+
 def poisson_arrivals(rates_per_s: F64, seconds: float, seed: int = 0, bin_s: float = 1.0) -> BinnedArrivals:
     """Rows of a Poisson process for each shard; rates are by shard, or by bin and shard."""
     bins = int(np.ceil(seconds / bin_s))

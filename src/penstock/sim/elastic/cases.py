@@ -42,6 +42,11 @@ class Case:
     interval_s: float = 0.1
     """δ: one turn of the control loop in this time."""
 
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one operator, so that its latency is all there is."""
+        return self.sla.scope == OPERATOR
+
 
 def order_stream_case(
     seed: int,

@@ -221,21 +221,31 @@ class ExecutorQueues:
         return self._advance_ideal(to_s) if self._epochs is None else self._advance_epochs(self._epochs, to_s)
 
     def _advance_ideal(self, to_s: float) -> list[Done]:
-        self._refill({lane: (to_s - self._free_s[lane]) * self._speed[lane] for lane in self._long})
+        if self._long:
+            self._refill({lane: (to_s - self._free_s[lane]) * self._speed[lane] for lane in self._long})
         if not self._front.shape[1]:
             return []
         rows, lane, first, length = self._lined_up(self._front)
         work = rows[NEED] / self._speed[lane]
         before = _sum_before(work, first, length)
-        end = _ends(rows[READY] - before, self._free_s[lane[first]], first, length) + before + work
+        end = _ends(rows[READY] - before, self._free_s[lane[first]], first, length)
+        end += before
+        end += work
         done = end <= to_s
-        if not done.any():
+        which = done.nonzero()[0]
+        if len(which) == len(done):
+            finished, end_s, lane_of, work_s = rows, end, lane, work
+            self._front = NO_ROWS
+        elif not len(which):
             self._front = rows
             return []
-        self._free_s[lane[done]] = end[done]  # the last of each lane stays
-        self._count(rows[:, done], lane[done], work[done])
-        self._set_front(rows[:, ~done], lane[~done])
-        return [Done(rows[:, done], end[done])]
+        else:
+            rest = (~done).nonzero()[0]
+            finished, end_s, lane_of, work_s = rows.take(which, 1), end[which], lane[which], work[which]
+            self._set_front(rows.take(rest, 1), lane[rest])
+        self._free_s[lane_of] = end_s  # the last of each lane stays
+        self._count(finished, lane_of, work_s)
+        return [Done(finished, end_s)]
 
     def _advance_epochs(self, timing: EpochTiming, to_s: float) -> list[Done]:
         found: list[Done] = []
@@ -302,10 +312,13 @@ class ExecutorQueues:
         """Return rows by lane, each lane in its order of service, their lanes, and where each lane starts and how long
         it is."""
         lane = self.lane_of[rows[SHARD].astype(np.int64)]
-        order = np.argsort(lane, kind="stable")
+        order = lane.argsort(kind="stable")
         lane = lane[order]
-        first = np.flatnonzero(np.concatenate([[True], lane[1:] != lane[:-1]]))
-        return rows[:, order], lane, first, np.diff(np.append(first, len(lane)))
+        steps = (lane[1:] != lane[:-1]).nonzero()[0]
+        bounds = np.empty(len(steps) + 2, np.int64)
+        bounds[0], bounds[-1] = 0, len(lane)
+        np.add(steps, 1, out=bounds[1:-1])
+        return rows.take(order, 1), lane, bounds[:-1], bounds[1:] - bounds[:-1]
 
     def _set_front(self, rows: F64, lane: npt.NDArray[np.int16]) -> None:
         """Keep rows, given by lane, for later; put lanes with many of them into long queues."""
@@ -324,9 +337,10 @@ class ExecutorQueues:
 
 def _sum_before(work: F64, first: I64, length: I64) -> F64:
     """Return for each row the work of those before it in its lane."""
-    before = np.cumsum(work) - work
-    found: F64 = before - np.repeat(before[first], length)
-    return found
+    before: F64 = work.cumsum()
+    before -= work
+    before -= before[first].repeat(length)
+    return before
 
 
 def _sum_before_capped(work: F64, first: I64, length: I64) -> F64:
@@ -346,6 +360,8 @@ def _ends(ready: F64, free_s: F64, first: I64, length: I64) -> F64:
     one before.
     """
     ready[first] = np.maximum(ready[first], free_s)
-    lift = np.repeat(np.arange(len(first)) * (float(ready.max() - ready.min()) + 1.0), length)
-    found: F64 = np.maximum.accumulate(ready + lift) - lift
+    span = float(np.maximum.reduce(ready) - np.minimum.reduce(ready)) + 1.0
+    lift = (np.arange(len(first)) * span).repeat(length)
+    found: F64 = np.maximum.accumulate(ready + lift)
+    found -= lift
     return found

@@ -114,8 +114,10 @@ class Flow:
         assert self.roots is not None
         derived = np.zeros(rows.shape[1], np.int64)
         for edge in self._out[operator]:
-            times = np.full(rows.shape[1], int(edge.selectivity), np.int64)
-            times += self._rng.random(len(times)) < edge.selectivity - int(edge.selectivity)
+            bursts = edge.selectivity / edge.burst
+            times = np.full(rows.shape[1], int(bursts), np.int64)
+            times += self._rng.random(len(times)) < bursts - int(bursts)
+            times *= edge.burst
             derived += times
             which = np.repeat(np.arange(len(times)), times)
             shard = self._shards(edge, len(which))
@@ -127,6 +129,9 @@ class Flow:
 
     def _shards(self, edge: SimEdge, count: int) -> I64:
         shards = self._operators[edge.consumer].shards
+        if edge.in_turn:
+            sent = self.edge_rows[edge.producer, edge.consumer]
+            return np.arange(sent, sent + count) % shards
         if edge.weights is None:
             return self._rng.integers(0, shards, count)
         share = np.cumsum(edge.weights / edge.weights.sum())

@@ -64,9 +64,13 @@ class SimEdge:
     consumer: str
     selectivity: float = 1.0
     """Rows sent per row completed; the part after the point is a chance."""
+    burst: int = 1
+    """Rows that are always sent together: a burst of 10 with a selectivity of 5 is ten rows for every other one."""
     weights: F64 | None = None
     """How the rows spread over the consumer's shards; None: evenly."""
     network_s: float = 0.0
+    in_turn: bool = False
+    """Whether rows go to the shards in turn, as where no key decides; `weights` are not looked at then."""
 
 
 @dataclass(frozen=True)

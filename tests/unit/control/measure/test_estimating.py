@@ -301,7 +301,7 @@ def test_epoch_costs_come_from_the_fit() -> None:
 
 
 def test_the_fit_is_given_the_latency_at_the_executor_not_the_way_there() -> None:
-    def latencies(**graph: Any) -> list[float | None]:
+    def latencies(measured_s: float | None, **graph: Any) -> list[float | None]:
         plane, seen = FakePlane([500.0], k=1), list[float | None]()
 
         def fit(name: str, before: ExecutorSample, after: ExecutorSample, latency_s: float | None) -> None:
@@ -309,11 +309,13 @@ def test_the_fit_is_given_the_latency_at_the_executor_not_the_way_there() -> Non
 
         measurer = Measurer(fit=fit)
         for at in range(1, 5):
-            measurer.measure(replace(change(plane.step(), epochs=at, latency_s=77.0), **graph))
+            sample = replace(plane.step(), latency_s=99.0, **graph)
+            measurer.measure(change(sample, epochs=at, latency_s=measured_s))
         return seen
 
-    assert latencies() == latencies(edges={("s", "match"): 1}, sources={"s": 1}) == [77.0] * 3
-    downstream = latencies(edges={("s", "split"): 1, ("split", "match"): 1}, sources={"s": 1})
+    graph = {"edges": {("s", "split"): 1, ("split", "match"): 1}, "sources": {"s": 1}}
+    assert latencies(0.7) == latencies(0.7, **graph) == [0.7] * 3
+    downstream = latencies(None, **graph)
     assert downstream[0] is None, "its rows had arrived before the first sample"
     assert all(one is not None and 0 < one < 5 for one in downstream[1:])
 

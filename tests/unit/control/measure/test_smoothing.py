@@ -35,6 +35,13 @@ def test_a_long_interval_counts_for_more_in_a_window() -> None:
     assert float(smoother.add(np.asarray(20.0), 1.0)) == pytest.approx(12.5)
 
 
+@pytest.mark.parametrize("smoothing", [Weighted(0.3), Windowed(3)])
+def test_a_number_is_smoothed_like_an_array_of_one(smoothing: Smoothing) -> None:
+    numbers, arrays = smoothing.start(), smoothing.start()
+    for value, length_s in [(3.0, 1.0), (8.0, 0.5), (0.0, 2.0), (1.0, 0.1), (7.0, 1.0)]:
+        assert numbers.add_number(value, length_s) == float(arrays.add(np.array([value]), length_s)[0])
+
+
 @pytest.mark.parametrize("smoothing", [Weighted(0.5), Windowed(3), Adapting()])
 def test_memory_can_be_replaced_in_places(smoothing: Smoothing) -> None:
     smoother = smoothing.start()
@@ -106,3 +113,12 @@ def test_nothing_for_a_while_changes_no_shares() -> None:
 def test_a_window_longer_than_all_that_is_kept_is_refused() -> None:
     with pytest.raises(DeclarationError, match="rate_samples"):
         Adapting(samples=2, rate_samples=3)
+
+
+@pytest.mark.parametrize("smoothing", [Weighted(0.5), Windowed(3), Adapting()])
+def test_a_number_is_smoothed_as_an_array_of_one_would_be(smoothing: Smoothing) -> None:
+    numbers, arrays = smoothing.start(), smoothing.start()
+    for value, elapsed_s in ((3.0, 1.0), (9.0, 0.5), (0.0, 2.0), (4.0, 1.0)):
+        assert numbers.add_number(value, elapsed_s) == pytest.approx(
+            float(arrays.add(np.array([value]), elapsed_s)[0])
+        )

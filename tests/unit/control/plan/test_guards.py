@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given as given_any
+from hypothesis import strategies as st
 
 from penstock.control.plan import guards as g
-from penstock.control.plan.guards import Action, Facts, Guards, judge, plan_back, resolve
+from penstock.control.plan.guards import Action, Facts, Guards, Pressure, judge, plan_back, resolve
 from penstock.control.plan.plan import ExecutorPlan, Plan
 
 
@@ -144,8 +146,9 @@ JUDGED = [
     ("worse than promised, and the bound is broken", {"predicted_s": 0.4}, 0.6, 1000,
      "latency rose from 200 ms to 600 ms after decision 7"),
     ("a roll-back", {"predicted_s": 0.1, "rolls_back": 3}, 0.6, 1000, None),
-    ("what waited at the time comes out late whatever is done", {"predicted_s": 0.1, "waited_s": 0.6}, 0.6, 1000, None),
-    ("a little waited at the time", {"predicted_s": 0.4, "waited_s": 0.1}, 0.6, 1000,
+    ("what waited at the time comes out late whatever is done",
+     {"predicted_s": 0.1, "pressure": Pressure(waited_s=0.6)}, 0.6, 1000, None),
+    ("a little waited at the time", {"predicted_s": 0.4, "pressure": Pressure(waited_s=0.1)}, 0.6, 1000,
      "latency rose from 200 ms to 600 ms after decision 7"),
     ("nothing was measured before", {"observed_s": None}, 0.6, 1000, None),
     ("nothing is measured now", {"predicted_s": 0.1}, None, 1000, None),
@@ -157,6 +160,43 @@ def test_an_action_is_judged(
     case: str, fields: dict[str, object], observed: float | None, rate: float, answer: str | None
 ) -> None:
     assert judge(action(TWO, SKEWED, **fields), observed, rate, 0.5, SETTINGS) == answer
+
+
+SATURATED = st.one_of(
+    st.builds(Pressure, st.floats(0.9, 2.0), st.floats(0.0, 60.0), st.just(1000.0)),
+    st.builds(Pressure, st.floats(0.0, 2.0), st.floats(0.51, 60.0), st.just(1000.0)),
+)
+CALM = st.builds(Pressure, st.floats(0.0, 0.89), st.floats(0.0, 0.5), st.just(1000.0))
+LATENCY_S = st.floats(0.001, 1e4)
+PROMISED_S = st.none() | LATENCY_S
+
+
+@given_any(
+    SATURATED, SATURATED, LATENCY_S, LATENCY_S, PROMISED_S, st.floats(0.1, 10.0), st.floats(100.0, 2000.0)
+)
+def test_under_a_source_that_gives_more_than_is_done_only_fewer_rows_done_are_evidence(
+    before: Pressure,
+    after: Pressure,
+    was_s: float,
+    is_s: float,
+    promised_s: float | None,
+    done: float,
+    rate: float,
+) -> None:
+    did = action(TWO, SKEWED, observed_s=was_s, predicted_s=promised_s, pressure=before)
+    said = judge(did, is_s, rate, 0.5, SETTINGS, replace(after, done_per_s=done * before.done_per_s))
+    if done * (1 + SETTINGS.worse_ratio) >= 1:
+        assert said is None
+    elif is_s > max(was_s * (1 + SETTINGS.worse_ratio), 0.25):
+        assert said == f"rows done fell from 1,000 to {done * 1000:,.0f} a second after decision 7"
+
+
+@given_any(st.tuples(CALM, CALM) | st.tuples(CALM, SATURATED), LATENCY_S, LATENCY_S, PROMISED_S)
+def test_a_plan_that_saturates_what_was_not_is_judged_by_latency(
+    pressures: tuple[Pressure, Pressure], was_s: float, is_s: float, promised_s: float | None
+) -> None:
+    did = action(TWO, SKEWED, observed_s=was_s, predicted_s=promised_s, pressure=pressures[0])
+    assert judge(did, is_s, 1000.0, 0.5, SETTINGS, pressures[1]) == judge(did, is_s, 1000.0, 0.5, SETTINGS)
 
 
 def test_the_plan_before_comes_back_only_where_its_nodes_still_are() -> None:
