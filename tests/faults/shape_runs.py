@@ -24,6 +24,7 @@ from penstock.dataplane.program import Program
 from penstock.errors import PenstockError, PlanError
 from penstock.sim.inprocess import Driver
 from penstock.sim.plans import random_plan
+from penstock.sim.redeals import random_deal
 from penstock.sim.timing import SMALL, quick
 from penstock.testing.disk import SimDisk
 from penstock.testing.line import CheckFailure
@@ -43,17 +44,21 @@ def program() -> Program:
     return compile_program(stream.node, tasks=2, memory_bytes=1 << 20)
 
 
-def story(seed: int) -> str | None:
+ACTIONS = ("kill", "pause", "cut", "crash", "stop", "capacity", "power", "plan", "plan", "plan")
+DEALS = ("kill", "cut", "crash", "capacity", "plan", *("deal",) * 8)
+
+
+def story(seed: int, actions: tuple[str, ...] = ACTIONS) -> str | None:
     """Run one seed; return what is wrong afterwards."""
     with scratch() as folder:
         try:
-            _tell(seed, folder)
+            _tell(seed, folder, actions)
         except (AssertionError, PenstockError, CheckFailure) as error:
             return f"{type(error).__name__}: {error}"
     return None
 
 
-def _tell(seed: int, folder: Path) -> None:
+def _tell(seed: int, folder: Path, actions: tuple[str, ...]) -> None:
     rng = random.Random(seed)
     machine = SimDisk(seed, short_write_ratio=0.05) if seed % 3 == 2 else None
     if machine is not None:
@@ -71,18 +76,24 @@ def _tell(seed: int, folder: Path) -> None:
         rate=600.0,
         roll_bytes=20_000,
     )
-    for _ in range(rng.randint(4, 9)):
+    for _ in range(rng.randint(4, 9) if "deal" not in actions else rng.randint(8, 20)):
         driver.run_until(rng.choice([0.01, 0.03, 0.08]))
-        _disturb(driver, rng, machine)
+        _disturb(driver, rng, machine, actions)
     if not driver.running:
         driver.restart()
     assert driver.run_until("drained", 120.0), f"not drained: {driver.failed}"
     _check(driver, disk)
 
 
-def _disturb(driver: Driver, rng: random.Random, machine: SimDisk | None) -> None:
+def _disturb(
+    driver: Driver, rng: random.Random, machine: SimDisk | None, actions: tuple[str, ...]
+) -> None:
     leases = driver.live_leases() if driver.running else []
-    match rng.choice(["kill", "pause", "cut", "crash", "stop", "capacity", "power", "plan", "plan", "plan"]):
+    match rng.choice(actions):
+        case "deal" if driver.running:
+            if (deal := random_deal(driver.engine, rng)) is not None:
+                with contextlib.suppress(PlanError):
+                    driver.redeal(deal.giver, deal.taker, deal.shards, deal.tasks)
         case "plan" if driver.running:
             with contextlib.suppress(PlanError):
                 driver.place(random_plan(driver.engine, rng, 4), rng.choice([0.05, 5.0]))

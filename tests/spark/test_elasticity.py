@@ -88,6 +88,13 @@ def test_cores_and_shards_change_while_rows_flow(spark: Any, tmp_path: Path) -> 
         until(lambda: settled(query) and tasks(query) == 1)
         query.processAllAvailable()
         assert last_values(query) == expected()
+        query.rescale("total", 3)
+        until(lambda: settled(query) and tasks(query) == 3)
+        owners = query._ask(lambda shell: shell.engine.runs["total"].task_of.tolist())
+        query.stop()
+        query = start(spark, tmp_path)
+        assert query._ask(lambda shell: shell.engine.runs["total"].task_of.tolist()) == owners
+        until(lambda: settled(query) and tasks(query) == 3)
     finally:
         query.stop()
 

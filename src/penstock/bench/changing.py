@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.control.apply.actuator import Outcome
 from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.dataplane.latency import Latency
 from penstock.dataplane.placement import ShardMove
 from penstock.errors import PenstockError
 
@@ -31,11 +32,18 @@ class Change:
     outcome: Outcome
     moves: tuple[ShardMove, ...]
     gap_s: float
+    latency: Latency | None = None
+    """Of all rows committed from the beginning of the change to just after it, from their arrival at the source."""
 
     @property
     def held_up_s(self) -> float:
-        """How long any row was held up at most: no commit at all, or its shard took no part in them."""
+        """How long no commit was made at all, or a shard took no part in them, at most."""
         return max([self.gap_s, *(move.held_up_s for move in self.moves)])
+
+    def late_s(self, usual_ms: float) -> float:
+        """How much later than usual the slowest row of the change was committed; what the machine adds by chance counts
+        as if the change had added it."""
+        return max(0.0, (self.latency.max_ms - usual_ms) / 1e3) if self.latency is not None else 0.0
 
 
 def await_that(holds: Callable[[], bool], what: str, timeout_s: float, query: Any) -> None:
@@ -101,17 +109,19 @@ def longest_gap_s(commits: Sequence[float]) -> float:
 
 def watch_change(query: Any, operator: str, change: Callable[[], Outcome], margin_s: float = 0.5) -> Change:
     """Make a change and look at the commits of an operator from a while before it to a while after."""
-    before = ask(query, lambda engine: (engine.now() - margin_s, engine.placing.moves_made))
+    began, made = ask(query, lambda engine: (engine.now(), engine.placing.moves_made))
     outcome = change()
     time.sleep(margin_s)
-    return ask(query, lambda engine: _look(engine, operator, outcome, *before))  # type: ignore[no-any-return]
+    return ask(query, lambda engine: _look(engine, operator, outcome, (began, margin_s, made)))  # type: ignore[no-any-return]
 
 
-def _look(engine: Any, operator: str, outcome: Outcome, since: float, moves_before: int) -> Change:
+def _look(engine: Any, operator: str, outcome: Outcome, before: tuple[float, float, int]) -> Change:
+    began, margin_s, moves_before = before
     made = engine.placing.moves_made - moves_before
     moves = list(engine.placing.moves)[-made:] if made else []
-    commits = engine.latency[operator].commits(since)
-    return Change(outcome, tuple(one for one in moves if one.stage == operator), longest_gap_s(commits))
+    log = engine.latency[operator]
+    gap_s = longest_gap_s(log.commits(began - margin_s))
+    return Change(outcome, tuple(one for one in moves if one.stage == operator), gap_s, log.since(began))
 
 
 def plan_move(query: Any, operator: str, shard: int, task: int, pause: bool = False) -> Plan:

@@ -1,7 +1,7 @@
 """`penstock bench dynamics`: throughput and latency while key frequencies are shuffled (Elasticutor 5.1, figures 6 and 7).
 
 One part for each distribution of keys and number of shuffles a minute (ω), static and elastic on the same runtime, and one
-for the other baselines; parts for latency at fixed loads, for what each policy costs a query with nothing to do, for the
+for the other baselines; parts for latency at fixed loads, for what each policy costs a query without rows, for the
 exchange, and for 256 simulated cores. Beside every throughput ratio stands its ceiling; the arithmetic is in
 `dynamics_figures`.
 """
@@ -24,8 +24,19 @@ from penstock.bench.dynamics_figures import (
     derive_throughput,
     predict_latency_ms,
 )
-from penstock.bench.dynamics_runs import EVERY_S, ROW_S, SATURATED, Seen, look, turn_s, under
+from penstock.bench.dynamics_runs import (
+    EPOCH_S,
+    EVERY_S,
+    LONG_EPOCH_S,
+    ROW_S,
+    SATURATED,
+    Seen,
+    look,
+    turn_s,
+    under,
+)
 from penstock.bench.dynamics_simulated import measure_simulated
+from penstock.bench.dynamics_sweep import FULL, QUICK, measure_sweep, tag_of
 from penstock.bench.emulated import SHARDS
 from penstock.bench.machine import CpuMeter
 from penstock.bench.parts import Part, choose, run_parts
@@ -64,7 +75,7 @@ class Effort:
 
     @staticmethod
     def of(quick: bool) -> Effort:
-        return Effort(8, 12.0, 45.0, 60.0) if quick else Effort(16, 30.0, 300.0, 180.0)
+        return Effort(8, 10.0, 42.0, 40.0) if quick else Effort(16, 30.0, 300.0, 180.0)
 
 
 def measure_throughput(
@@ -72,6 +83,7 @@ def measure_throughput(
 ) -> None:
     """Run one distribution and ω under the policies; add rates, ceiling and shares of it."""
     source, tag = SOURCES[name], f"{name.replace('-', '_')}_w{omega}"
+    epoch_s = EPOCH_S if omega > 2 else LONG_EPOCH_S
     shard_of = shard_of_keys(source.keys, SHARDS)
     dealt = np.arange(SHARDS) % effort.cores
     possible = effort.cores / ROW_S
@@ -80,7 +92,7 @@ def measure_throughput(
     static: Throughput | None = None
     for policy, registered in policies.items():
         rows = source.shuffling(omega, speed * expected.get(policy, possible))
-        with under(registered, rows, effort.cores) as query:
+        with under(registered, rows, effort.cores, epoch_s=epoch_s) as query:
             seen = look(query, effort.warm_s, effort.seconds)
         found = derive_throughput(seen.sightings, rows)
         _add_throughput(result, f"{tag}_{policy}", found, seen)
@@ -104,6 +116,7 @@ def _add_throughput(result: BenchResult, tag: str, found: Throughput, seen: Seen
             f"{tag}_per_s": found.rate_per_s,
             f"{tag}_shuffles_per_minute": found.shuffles_per_minute,
             f"{tag}_epoch_ms": 1e3 * seen.epoch_s,
+            f"{tag}_interval_ms": 1e3 * seen.interval_s,
             f"{tag}_longest_task_ms": 1e3 * seen.longest_task_s,
             f"{tag}_actions": seen.actions,
             f"{tag}_moved_mb_per_s": seen.moved_bytes / 1e6 / seen.seconds,
@@ -235,6 +248,13 @@ def parts_of(quick: bool) -> dict[str, Part]:
     return parts | {
         "simulated-256": Part(lambda result: simulated(result, quick), (), shares),
         "idle": Part(lambda result: idle(result, effort), (), idles),
+        "sweep": Part(
+            lambda result: measure_sweep(
+                result, quick, effort.cores, effort.warm_s, min(effort.seconds, 60.0)
+            ),
+            (),
+            tuple(f"{tag_of(*point)}_per_s" for point in (QUICK if quick else FULL)),
+        ),
         "exchange": Part(lambda result: exchange(result, effort), (), rates),
     }
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.bench import emulated
 from penstock.bench.changing import ask
@@ -20,18 +21,22 @@ from penstock.bench.emulated import NAME, Calculate
 from penstock.bench.machine import CpuMeter
 from penstock.bench.ours import await_rows, running
 from penstock.control.plan.guards import Guards
+from penstock.control.plan.plan import ExecutorPlan
 from penstock.topology.sla import SLA
 from penstock.workloads.dynamics import Dynamics
 
 ROW_S: Final = 1e-3
 EPOCH_S: Final = 0.4
+LONG_EPOCH_S: Final = 1.0
+"""Where frequencies change seldom. Rows come at random, so that of tasks with equal loads one has more to do in an epoch
+than the mean, by a share that falls with the root of its length; static's busiest task is too far ahead to notice."""
 EVERY_S: Final = 0.2
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
 STALL_S: Final = 0.5
 """A sleep that takes this much longer than asked for means that the machine stood still."""
 SATURATED: Final = Guards(
-    cool_down_s=0.3, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
+    cool_down_s=0.1, hysteresis_s=0.0, max_actions_per_minute=120, payback_s=math.inf, worse_ratio=math.inf
 )
 """Guards for a source that gives more than is taken: rows then wait ever longer, whatever is done, so that no action can be
 blamed for it; and the paper's scheduler, which answers every shuffle, has none of the others."""
@@ -45,6 +50,8 @@ class Seen:
     task_of: Any
     mean_ms: float
     epoch_s: float
+    interval_s: float
+    """From one commit to the next."""
     longest_task_s: float
     waiting_rows: int
     actions: int
@@ -63,17 +70,26 @@ class Seen:
 
 
 @contextmanager
-def under(policy: str, rows: Dynamics, cores: int, rate: Any = None) -> Iterator[Any]:
+def under(
+    policy: str,
+    rows: Dynamics,
+    cores: int,
+    rate: Any = None,
+    epoch_s: float = EPOCH_S,
+    *,
+    executors: int = 1,
+    shards: int = emulated.SHARDS,
+) -> Iterator[Any]:
     """A query of the operator on so many cores under a policy; by default its source gives as much as is taken."""
     offered = emulated.UNBOUNDED_PER_S if rate is None else rate
     work = Calculate(ROW_S, emulated.key_bytes_for(32 << 10))
-    stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores)
-    options: dict[str, object] = {"maxEpochSeconds": EPOCH_S}
+    stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores, shards=shards)
+    options: dict[str, object] = {"maxEpochSeconds": epoch_s, "executors": executors}
     if rate is None:
         # What waits is bounded to about an epoch of rows: the rows at work are then those of the shuffle of the moment, and
         # rows arrive at the rate at which they are worked off.
         a_row = rows.payload_bytes + 32
-        options["maxWaitingBytes"] = int(cores / ROW_S * EPOCH_S * a_row)
+        options["maxWaitingBytes"] = int(cores / ROW_S * epoch_s * a_row)
     with running(stream, **options) as query:
         await_rows(query, NAME, 0)
         query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
@@ -103,9 +119,10 @@ def look(query: Any, warm_s: float, seconds: float) -> Seen:
     acted = [one for one in query.decisions() if one.acted]
     return Seen(
         tuple(sightings),
-        query.elasticity._actuator.current()[NAME].task_of.astype(np.int64),
+        _task_of(query.elasticity._actuator.current()),
         latency.mean_ms if latency is not None else float("inf"),
         epochs_s / max(1, epochs),
+        (sightings[-1].at_s - sightings[0].at_s) / max(1, epochs),
         longest_s / max(1, epochs),
         query.lastProgress["operators"][NAME]["waitingRows"]
         + query.lastProgress["inputs"]["rows"]["behindRows"],
@@ -131,13 +148,31 @@ def explains(sentence: str) -> bool:
     return bool(symptom.strip() and action.strip())
 
 
+def _task_of(plans: Mapping[str, ExecutorPlan]) -> npt.NDArray[np.int64]:
+    """Shard -> task, tasks of all executors numbered through."""
+    found = np.zeros(len(next(iter(plans.values())).task_of), np.int64)
+    first = 0
+    for plan in plans.values():
+        mine = plan.task_of >= 0
+        found[mine] = plan.task_of[mine] + first
+        first += 1 + max(plan.tasks, default=0)
+    return found
+
+
 def _sight(engine: Any) -> tuple[float, int]:
-    return engine.now(), int(engine.runs[NAME].counts.completed.sum())
+    return engine.now(), sum(int(run.counts.completed.sum()) for run in engine.runs_of(NAME))
 
 
 def _totals(engine: Any) -> tuple[float, float, float, float]:
-    counts = engine.runs[NAME].counts
-    return counts.epochs, counts.epochs_s, counts.longest_task_s, engine.placing.moved_bytes[NAME]
+    runs = engine.runs_of(NAME)
+    counts = [run.counts for run in runs]
+    moved = sum(engine.placing.moved_bytes[run.spec.name] for run in runs)
+    return (
+        sum(one.epochs for one in counts),
+        sum(one.epochs_s for one in counts),
+        sum(one.longest_task_s for one in counts),
+        moved,
+    )
 
 
 def turn_s(query: Any) -> float:

@@ -99,28 +99,28 @@ def simulate(
     """Run one policy, or none, and look at it once a second."""
     setting = derive_setting()
     shard_of = shard_of_keys(rows.keys, NODES * SHARDS)
-    feed = Saturated(rows, shard_of, NODES * SHARDS, NODES * CORES, 1.5 * EPOCHS.max_work_s)
+    feed = Saturated(rows, shard_of, NODES * SHARDS, NODES * CORES, 2 * EPOCHS.max_work_s)
     sla = SLA(0.2)
     sim = Simulation(setting, {OPERATOR: feed}, sla, warm_s + seconds)
     totals = [placed.queues.totals for placed in sim.placement.executors.values()]
     queues = [placed.queues for placed in sim.placement.executors.values()]
     feed.longest_s = lambda: max(float(one.backlog_s().max()) for one in queues)
-    journal = Journal(capacity=10_000)
+    journal = Journal(capacity=20)  # an entry keeps all that was measured, by shard
     limits = Limits(NODES * CORES, NODES, NODES, CORES)
     measurer = Measurer(Measuring(smoothing=Adapting()))
     loop = None
     if policy is not None:
         loop = ControlLoop(measurer, make_policy(policy), sla, limits, guards, sim, journal)
     sightings: list[Sighting] = []
+    acted = 0
     per_second = round(1.0 / every_s)
     for turn in range(round((warm_s + seconds) / every_s) + 1):
         sim.advance(turn * every_s)
         if loop is not None and turn:
-            loop.turn(sim.sample())
+            acted += loop.turn(sim.sample()).acted
         if turn % per_second == 0 and sim.now_s >= warm_s - 1e-9:
             sightings.append(Sighting(sim.now_s, sum(int(one.completed.sum()) for one in totals)))
     moved = sum(placed.brought_bytes for placed in sim.placement.executors.values())
-    acted = sum(one.acted for one in journal.decisions())
     return Simulated(derive_throughput(sightings, rows), acted, moved / 1e6 / (warm_s + seconds))
 
 

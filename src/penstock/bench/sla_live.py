@@ -25,7 +25,7 @@ from penstock.bench.machine import CpuMeter
 from penstock.bench.order_slice import COMPRESSED, MAX_TASKS, SERVICE_PER_S, SHARDS, OrderSlice
 from penstock.bench.ours import await_rows, running
 from penstock.bench.result import BenchResult
-from penstock.bench.sla_runs import EPSILON
+from penstock.bench.sla_runs import DRS_OPTIONS, EPSILON, MEASURED
 from penstock.control.policy.protocol import Limits, Policy
 from penstock.control.policy.registry import make_policy
 from penstock.control.sla import OPERATOR, SLA
@@ -53,8 +53,6 @@ WARM_S: Final = 15
 START_TASKS: Final = 3
 """What the mean load of the stretch fills."""
 MAX_EPOCH_S: Final = 0.2
-REALLOCATION_S: Final = 60.0 / COMPRESSED
-"""T_ra of DRS is a time of the day, so it is compressed with it."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +83,30 @@ def run_live(policy: str, tasks: int, seconds: int) -> Done:
         _await_warm(query, int(rows.starts[WARM_S]))
         _steer(query, policy)
         began, meter = time.monotonic(), CpuMeter()
-        held = _watch_tasks(query, seconds)
+        seen = _watch(query, seconds)
         latency = query.latency(NAME, began)
+        held_up_s, placed_s = ask(query, _move_times)
         success = query.elasticity.success()[NAME].ratio
         return Done(
             policy,
             float(success or 0.0),
-            float(np.mean(held)),
+            float(np.mean([tasks for tasks, _ in seen])),
             latency.mean_ms / 1e3,
             latency.p99_ms / 1e3,
             sum(one.acted for one in query.decisions()),
-            *ask(query, _move_times),
+            held_up_s,
+            placed_s,
             meter.read().cores,
             os.getloadavg()[0],
         )
 
 
 def _make(policy: str) -> Policy:
-    options = {"reallocation_s": REALLOCATION_S} if policy.startswith("drs") else {}
+    if not policy.startswith("drs"):
+        return make_policy(policy, margin=EPSILON)
+    # T_ra of DRS is a time of the day, so it is compressed with it.
+    options: dict[str, Any] = dict(DRS_OPTIONS)
+    options["reallocation_s"] /= COMPRESSED
     return make_policy(policy, margin=EPSILON, **options)
 
 
@@ -123,28 +127,38 @@ def _steer(query: Any, policy: str) -> None:
 
 def _move_times(engine: Any) -> tuple[float, float]:
     moves = [(one.held_up_s, one.ready_at - one.wanted_at) for one in engine.placing.moves]
-    return (
-        (float(np.median([one[0] for one in moves])), float(np.median([one[1] for one in moves])))
-        if moves
-        else (0.0, 0.0)
-    )
+    if not moves:
+        return 0.0, 0.0
+    held_up_s, placed_s = np.median(moves, axis=0)
+    return float(held_up_s), float(placed_s)
 
 
-def _watch_tasks(query: Any, seconds: int) -> list[int]:
-    """Return the tasks that had a lease, twice a second."""
-    found: list[int] = []
+def _watch(query: Any, seconds: int) -> list[tuple[int, int]]:
+    """Return tasks that had a lease and rows that waited, twice a second; say them now and then."""
+    found: list[tuple[int, int]] = []
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         time.sleep(0.5)
         if query.exception() is not None:
             raise query.exception()
-        found.append(
-            ask(query, lambda engine: sum(s.lease is not None for s in engine.runs[NAME].slots.values()))
-        )
+        found.append(ask(query, _tasks_and_waiting))
+        if len(found) % 10 == 0:
+            tasks, waiting = found[-1]
+            print(
+                f"-- {time.monotonic() - began:.0f} s: {tasks} tasks, {waiting:,} rows wait",
+                file=sys.stderr,
+                flush=True,
+            )
     return found
 
 
-def make_case(seconds: int, epochs: EpochTiming | None = None, costs: Costs | None = None) -> Case:
+def _tasks_and_waiting(engine: Any) -> tuple[int, int]:
+    run = engine.runs[NAME]
+    leased = sum(slot.lease is not None for slot in run.slots.values())
+    return leased, int((run.counts.arrived - run.counts.completed).sum())
+
+
+def make_case(seconds: int, epochs: EpochTiming | None = None, costs: Costs = MEASURED) -> Case:
     """Return the same stretch for the simulator, on one node."""
     rows = OrderSlice(seconds, WARM_S)
     nodes = (SimNode("driver", MAX_TASKS),)
@@ -152,7 +166,7 @@ def make_case(seconds: int, epochs: EpochTiming | None = None, costs: Costs | No
 
     def setting(tasks: int) -> Setting:
         placed = SimExecutor(NAME, spread_evenly(SHARDS, nodes, tasks))
-        return Setting(nodes, (match,), {NAME: placed}, costs=costs or Costs(), epochs=epochs)
+        return Setting(nodes, (match,), {NAME: placed}, costs=costs, epochs=epochs)
 
     return Case(
         "order-slice",

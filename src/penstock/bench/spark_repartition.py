@@ -28,12 +28,14 @@ DDL: Final = "key bigint, blob binary"
 
 class Repartitioned(msgspec.Struct, frozen=True):
     """What it came to. `held_up_s` is from the call of `stop` to the first commit of rows after the restart, for each
-    change; `problem` is set where this Spark cannot do it."""
+    change: what a row waits that arrives then. `undisturbed_s` is what rows wait else, from the file to the commit.
+    `problem` is set where this Spark cannot do it."""
 
     held_up_s: list[float]
     repartition_s: list[float]
     state_bytes: int
     problem: str = ""
+    undisturbed_s: list[float] = []
 
 
 def measure_repartition(keys: int, key_bytes: int, changes: tuple[int, ...] = (4, 2)) -> Repartitioned:
@@ -77,11 +79,13 @@ class _Run:
         self._write(self._keys)
         query = self._start()
         query.processAllAvailable()
-        held_up, took = [], []
+        held_up, took, usual = [], [], []
         for partitions in changes:
             for _ in range(3):  # warm: the batch before the stop is a usual one
+                at = time.monotonic()
                 self._write(ROWS_PER_FILE)
                 query.processAllAvailable()
+                usual.append(time.monotonic() - at)
             began = time.monotonic()
             query.stop()
             self._write(ROWS_PER_FILE)
@@ -92,7 +96,7 @@ class _Run:
             query.processAllAvailable()
             held_up.append(time.monotonic() - began)
         query.stop()
-        return Repartitioned(held_up, took, self._keys * self._key_bytes)
+        return Repartitioned(held_up, took, self._keys * self._key_bytes, undisturbed_s=usual)
 
     def _write(self, rows: int) -> None:
         keys = np.arange(rows, dtype=np.int64) % self._keys

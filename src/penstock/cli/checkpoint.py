@@ -88,8 +88,8 @@ def show(
     with one_line_errors():
         disk, path = PosixDisk(), _path(folder)
         seen = look(disk, path)
-        if operator is not None and operator not in seen.chains.by_name:
-            end_with(f"there is no '{operator}'; the checkpoint has {', '.join(seen.chains.by_name)}.", USAGE)
+        if operator is not None and operator not in seen.meta.stages:
+            end_with(f"there is no '{operator}'; the checkpoint has {', '.join(seen.meta.stages)}.", USAGE)
         if key and operator is None:
             end_with("--key needs --operator, the operator whose state it is.", USAGE)
         shown = _shown(disk, seen, operator, key)
@@ -147,11 +147,11 @@ def _live(disk: Disk, path: str) -> set[str]:
 def _shown(disk: Disk, seen: Look, operator: str | None, key: list[str] | None) -> Shown:
     summary = summarise(disk, seen.checkpoint, time.time())
     part = seen.tail.part
-    chain = seen.chains[operator] if operator is not None else None
+    chains = seen.chains.of(operator) if operator is not None else []
     state = None
-    if chain is not None and key:
-        stage = seen.meta.stages[chain.name]
-        state = read_key(disk, seen.checkpoint, chain, stage, input_schema(chain), key)
+    if operator is not None and key:
+        stage = seen.meta.stages[operator]
+        state = read_key(disk, seen.checkpoint, chains, stage, input_schema(chains[0]), key)
     return Shown(
         seen.checkpoint,
         seen.metas.first.query,
@@ -160,7 +160,7 @@ def _shown(disk: Disk, seen: Look, operator: str | None, key: list[str] | None) 
         summary.last_activity,
         len(seen.metas.known),
         [stage for stage in view_stages(seen) if operator in (None, stage.name)],
-        view.shard_rows(chain) if chain is not None and not key else [],
+        view.shard_rows(chains) if not key else [],
         state,
         [one for one in view_exports(disk, seen.checkpoint) if operator in (None, one.operator)],
         [one for one in view_imported(disk, seen.checkpoint) if operator in (None, one.operator)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -134,7 +134,7 @@ def show_checkpoint(console: Console, shown: Shown, operator: str | None) -> Non
             places = ", ".join(f"{count} shards at {at}" for count, at in one.positions)
             inputs.add_row(
                 escape(stage.name), escape(one.producer), f"{one.waiting_rows:,}", size(one.waiting_bytes),
-                str(one.waiting_epochs), places if stage.shards > 1 else one.positions[0][1],
+                str(one.waiting_epochs), places if stage.shards > 1 else next((at for _, at in one.positions), ""),
             )  # fmt: skip
     console.print(inputs)
     console.print(_state_table(shown.stages))
@@ -146,9 +146,18 @@ def show_checkpoint(console: Console, shown: Shown, operator: str | None) -> Non
         console.print(_shard_table(shown.shards))
 
 
+def _with_executors(stages: Sequence[StageView]) -> list[StageView]:
+    """Every stage, and below an operator with several executors each of them."""
+    return [
+        one
+        for stage in stages
+        for one in (stage, *(replace(each, name=f"  {each.name}") for each in stage.executors))
+    ]
+
+
 def _stage_table(stages: Sequence[StageView]) -> Table:
     table = _table("stage", "kind", "keys", "shards", "epoch", "rows in", "rows out", "stands at")
-    for stage in stages:
+    for stage in _with_executors(stages):
         more = [
             f"row {stage.offset:,}" if stage.offset is not None else "",
             f"batch {stage.batch}" if stage.batch is not None else "",
@@ -164,7 +173,7 @@ def _stage_table(stages: Sequence[StageView]) -> Table:
 
 def _state_table(stages: Sequence[StageView]) -> Table:
     table = _table("state of", "shards written", "snapshots", "size", "deltas", "delta size", "digest")
-    for stage in stages:
+    for stage in _with_executors(stages):
         if (state := stage.state) is not None:
             table.add_row(
                 escape(stage.name), str(state.written_shards), str(state.snapshots), size(state.snapshot_bytes),
@@ -198,14 +207,18 @@ def _time(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
-def shard_rows(chain: Chain) -> list[ShardRow]:
-    """Say where every shard of a stage stands."""
+def shard_rows(chains: Sequence[Chain]) -> list[ShardRow]:
+    """Say where every shard of a stage stands, whichever of its chains it is in."""
+    return sorted((row for chain in chains for row in _shard_rows(chain)), key=lambda row: row.shard)
+
+
+def _shard_rows(chain: Chain) -> list[ShardRow]:
     places: dict[int, dict[str, str]] = {}
     for group in chain.groups:
         at = {f"{key.chain} ({key.edge})": f"{place.epoch}:{place.row}" for key, place in group.at.items()}
         places.update(dict.fromkeys(group.shards.tolist(), at))
     rows = []
-    for shard in range(chain.spec.shards):
+    for shard in chain.shards().tolist():
         snapshot = chain.snapshot_of(shard)
         rows.append(
             ShardRow(

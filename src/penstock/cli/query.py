@@ -52,6 +52,18 @@ def move(
 
 
 @app.command()
+def split(checkpoint: Folder, operator: Operator, timeout: Timeout = 10.0, json: Json = None) -> None:
+    """Let an operator have one executor more, with half of the shards of its busiest one."""
+    _ask(checkpoint, Request("split", time.time(), operator=operator), timeout, json)
+
+
+@app.command()
+def merge(checkpoint: Folder, operator: Operator, timeout: Timeout = 10.0, json: Json = None) -> None:
+    """Let an operator have one executor less."""
+    _ask(checkpoint, Request("merge", time.time(), operator=operator), timeout, json)
+
+
+@app.command()
 def drain(
     checkpoint: Folder,
     node: Annotated[str, typer.Argument(help="executor id")],

@@ -8,13 +8,15 @@ starts work, and nothing that is not durable is ever applied.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from penstock.dataplane import paths, records
 from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.executors import begin_shares, in_order, pass_shards, spread_specs
 from penstock.dataplane.positions import (
     START,
     ChannelKey,
@@ -27,7 +29,7 @@ from penstock.dataplane.positions import (
     is_idle,
     oldest,
 )
-from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.program import Program, StageSpec, operator_of
 from penstock.dataplane.records import (
     END_US,
     IDLE_US,
@@ -40,6 +42,7 @@ from penstock.dataplane.records import (
     Published,
     Range,
     Record,
+    Redeal,
 )
 from penstock.dataplane.state.protocol import U16, U64
 from penstock.errors import CorruptFileError
@@ -48,14 +51,16 @@ from penstock.errors import CorruptFileError
 class Chain:
     """The committed state of one stage."""
 
-    def __init__(self, spec: StageSpec) -> None:
+    def __init__(self, spec: StageSpec, share: U16 | None = None) -> None:
+        """`share` are the shards of the operator that this chain begins with, None for all."""
         shards = spec.shards
         self.spec = spec
         self.name = spec.name
         self.epoch = 0
         self.hash = records.NO_HASH
         at = {ChannelKey(given.edge, given.producer): START for given in spec.inputs}
-        self.groups = [ShardGroup(np.arange(shards, dtype=np.uint16), at)]
+        mine = np.arange(shards, dtype=np.uint16) if share is None else share
+        self.groups = [ShardGroup(mine, at)] if len(mine) else []
         self.versions: U64 = np.zeros(shards, np.uint64)
         self.digests: U64 = np.zeros((shards, 2), np.uint64)
         self.dirty_since: U64 = np.zeros(shards, np.uint64)
@@ -70,7 +75,8 @@ class Chain:
         self.channels = _channels_of(spec)
         self.edge_bytes: dict[int, int] = dict.fromkeys(self.out, 0)
         self.event_us: dict[int, int] = {}
-        """By edge: latest event time of all rows so far, where the edge has a watermark of its own."""
+        """By edge: latest event time of all rows so far, where the edge has a watermark of its own. Executors of one
+        operator share it, or one without rows would hold up the watermark of all."""
         self.said: dict[int, int | None] = {}
         """By edge: what was last said of event time."""
         self.offset = 0
@@ -108,7 +114,7 @@ class Chain:
         self.idle = record.idle or self._hears_nothing()
         for part in record.parts:
             self._apply_part(record.epoch, part)
-        self._trim_deltas()
+        self.trim_deltas()
         return self._publish(record)
 
     def _check_next(self, record: Record) -> None:
@@ -120,10 +126,22 @@ class Chain:
             )
 
     def _advance(self, groups: Iterable[Group]) -> None:
-        moved = [Moved(*_place(group)) for group in groups]
+        moved = [self._on_all_channels(Moved(*_place(group))) for group in groups]
         if moved:
             self.groups = advance(self.groups, moved)
             self.watermark_us = _least([group.watermark_us for group in self.groups])
+
+    def _on_all_channels(self, moved: Moved) -> Moved:
+        """An executor that was added while an epoch was in flight is not in its ranges: nothing of it was taken."""
+        if len(moved.at) == len(self.spec.inputs):
+            return moved
+        keys = [ChannelKey(given.edge, given.producer) for given in self.spec.inputs]
+        fresh = [key for key in keys if key not in moved.at]
+        return replace(
+            moved,
+            at={**moved.at, **dict.fromkeys(fresh, START)},
+            marks={**moved.marks, **dict.fromkeys(fresh, END_US)},
+        )
 
     def _apply_part(self, epoch: int, part: records.TaskPart) -> None:
         self.rows_in += part.rows_in
@@ -153,7 +171,8 @@ class Chain:
         self.dirty_since[shard] = 0
         self.delta_bytes[shard] = 0
 
-    def _trim_deltas(self) -> None:
+    def trim_deltas(self) -> None:
+        """Forget deltas that no shard needs any more."""
         dirty = self.dirty_since[self.dirty_since > 0]
         low = int(dirty.min()) if len(dirty) else self.epoch + 1
         while self.deltas and self.deltas[0].epoch < low:
@@ -176,9 +195,23 @@ class Chain:
                 published.append((edge, item))
         return published
 
+    def pass_barrier(self, epoch: int, edges: Collection[int], between: list[str]) -> None:
+        """Stand at this epoch, with what shards there are now, and put up a barrier on edges: nobody takes what comes
+        after it before all that came before it, on all of these chains."""
+        self.epoch = epoch
+        self.watermark_us = _least([group.watermark_us for group in self.groups])
+        self.idle = self._hears_nothing()
+        for edge in self.spec.edges:
+            if edge.edge in edges:
+                mark = self._mark(edge, self.idle) if edge.marked else None
+                self.said[edge.edge] = mark
+                self.out[edge.edge].append(
+                    PublishedRows(Published(epoch, [], None, mark, between), edge.shards)
+                )
+
     def _mark(self, edge: EdgeSpec, idle: bool) -> int | None:
         """What is said of event time on an edge as of now."""
-        if self.ended:
+        if self.ended or not self.groups:  # an executor without shards says nothing, and holds nobody up
             return END_US
         if idle:
             return IDLE_US
@@ -189,7 +222,11 @@ class Chain:
 
     def _hears_nothing(self) -> bool:
         """Of an operator: whether all that it takes rows from is idle."""
-        return self.spec.kind == "operator" and all(is_idle(group, self.channels) for group in self.groups)
+        return (
+            self.spec.kind == "operator"
+            and bool(self.groups)
+            and all(is_idle(group, self.channels) for group in self.groups)
+        )
 
     def has_said_its_end(self) -> bool:
         """Whether those who read event time know that a bounded source has ended."""
@@ -207,6 +244,11 @@ class Chain:
         """An empty range behind all that is committed."""
         at = Position(self.epoch + 1, 0)
         return Range(edge, self.name, at, at, self.said.get(edge))
+
+    def shards(self) -> U16:
+        """Return the shards of the operator that this chain has."""
+        held = [group.shards for group in self.groups]
+        return np.sort(np.concatenate(held)) if held else np.empty(0, np.uint16)
 
     def snapshot_of(self, shard: int) -> records.Snapshot | None:
         return self.snapshots.get(shard)
@@ -350,12 +392,37 @@ def _least(marks: list[int | None]) -> int | None:
     return min(known) if known and len(known) == len(marks) else None
 
 
+def _begin(program: Program) -> dict[str, Chain]:
+    """The chains of a new checkpoint."""
+    shares = {name: share for spec in program.stages.values() for name, share in begin_shares(spec).items()}
+    specs = spread_specs(program, shares)
+    return {name: Chain(spec, shares[name]) for name, spec in specs.items()}
+
+
 class Chains:
     """All chains of a query, and what flows between them."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.by_name = {name: Chain(spec) for name, spec in program.stages.items()}
+        self.by_name = _begin(program)
+        self.placed: dict[str, records.Placed] = {}
+        """By chain: where plans have put it, of those that are not as the program says."""
+        self._share_event_times()
+
+    def of(self, operator: str) -> list[Chain]:
+        """Return the chains of a stage: one, or those of all executors of an operator."""
+        if self.is_plain:
+            return [self.by_name[operator]] if operator in self.by_name else []
+        return [chain for name, chain in self.by_name.items() if operator_of(name) == operator]
+
+    def consumers(self, chain: Chain) -> list[Chain]:
+        """Return the chains that take rows of the same edges as this one, itself included."""
+        return [chain] if self.is_plain else self.of(operator_of(chain.name))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every operator has one executor."""
+        return len(self.by_name) == len(self.program.stages)
 
     def __getitem__(self, name: str) -> Chain:
         return self.by_name[name]
@@ -364,10 +431,15 @@ class Chains:
         """Fold in one durable record; forget what it consumed; return what it published, by edge."""
         chain = self.by_name[record.chain]
         published = chain.apply(record, encoded)
+        self.drop_consumed(chain)
+        return published
+
+    def drop_consumed(self, chain: Chain) -> None:
+        """Forget what all executors of a stage have taken."""
+        groups = [group for one in self.consumers(chain) for group in one.groups]
         for given in chain.spec.inputs:
             key = ChannelKey(given.edge, given.producer)
-            self.by_name[given.producer].drop_consumed(given.edge, oldest(chain.groups, key))
-        return published
+            self.by_name[given.producer].drop_consumed(given.edge, oldest(groups, key))
 
     def waiting(self, chain: Chain) -> Mapping[ChannelKey, deque[PublishedRows]]:
         """Return what is published for a stage and not consumed by all of its shards."""
@@ -401,17 +473,92 @@ class Chains:
     def live_files(self) -> set[str]:
         return set().union(*(chain.live_files() for chain in self.by_name.values()))
 
-    def to_base(self, query: str, generation: int, part: int, identity: bytes, time_us: int) -> Base:
+    def to_base(
+        self,
+        query: str,
+        generation: int,
+        part: int,
+        identity: bytes,
+        time_us: int,
+        redeals: Sequence[Redeal] = (),
+    ) -> Base:
+        """Restate all chains; `redeals` have just been applied to them."""
         chains = [chain.to_base() for chain in self.by_name.values()]
-        return Base(paths.FORMAT_VERSION, query, generation, part, identity, time_us, chains)
+        return Base(
+            paths.FORMAT_VERSION,
+            query,
+            generation,
+            part,
+            identity,
+            time_us,
+            chains,
+            dict(self.placed),
+            list(redeals),
+        )
+
+    def redeal(self, one: Redeal) -> None:
+        """Let shards pass from one chain of an operator to another, which may be new.
+
+        Raises:
+            CorruptFileError: the giver does not have them.
+        """
+        if one.taker not in self.by_name:
+            self._add(one.taker)
+        pass_shards(self.by_name[one.giver], self.by_name[one.taker], records.unpack_u16(one.shards))
+        for name in (one.giver, one.taker):
+            self.drop_consumed(self.by_name[name])
 
     def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> None:
         """Take over a base and the records after it."""
+        self.placed = dict(base.placed)
+        stated = {saved.chain for saved in base.chains}
+        known = {operator_of(name) for name in stated}
+        for name in [name for name in self.by_name if operator_of(name) in known and name not in stated]:
+            del self.by_name[name]  # the checkpoint says which executors there are
+        for name in stated - {*self.by_name}:
+            if operator_of(name) in self.program.stages:
+                self.by_name[name] = Chain(self.program.stages[operator_of(name)])
+        self._spread()
         for saved in base.chains:
             if saved.chain in self.by_name:
                 self.by_name[saved.chain].load_base(saved)
+        self._share_event_times()
         for record, encoded in tail:
             self.apply(record, encoded)
+
+    def _spread(self) -> None:
+        """Let every chain have the inputs that the chains there are give it."""
+        specs = spread_specs(self.program, self.by_name)
+        self.by_name = {name: self.by_name[name] for name in specs}
+        for name, chain in self.by_name.items():
+            if chain.spec is not specs[name]:
+                chain.name, chain.spec, chain.channels = name, specs[name], _channels_of(specs[name])
+        self._share_event_times()
+
+    def _share_event_times(self) -> None:
+        for name in self.program.stages if not self.is_plain else ():
+            chains = self.of(name)
+            known = [(edge, event_us) for chain in chains for edge, event_us in chain.event_us.items()]
+            latest = dict(sorted(known, key=lambda one: one[1]))
+            for chain in chains:
+                chain.event_us = latest
+
+    def _add(self, name: str) -> None:
+        """Begin a further executor, without shards: it has said that nothing comes of it."""
+        self.by_name[name] = Chain(self.program.stages[operator_of(name)], np.empty(0, np.uint16))
+        self._spread()
+        for chain in self.by_name.values():
+            given = [ChannelKey(one.edge, name) for one in chain.spec.inputs if one.producer == name]
+            chain.groups = [
+                replace(
+                    group,
+                    at={**group.at, **dict.fromkeys(given, START)},
+                    marks={**group.marks, **dict.fromkeys(given, END_US)},
+                )
+                if given
+                else group
+                for group in chain.groups
+            ]
 
     def adopt(self, program: Program) -> dict[ChannelKey, int]:
         """Go on with a program that has other edges or more stages.
@@ -422,16 +569,20 @@ class Chains:
             Rows that wait on edges that the program lacks, and that nobody would take.
         """
         left: dict[ChannelKey, int] = {}
+        began = _begin(program)
+        fresh = {name for name in began if not self.of(operator_of(name))}
+        names = in_order(program, [*fresh, *self.by_name])
+        specs = spread_specs(program, names)
         for name, chain in self.by_name.items():
-            for edge, queue in chain.take_on(program.stages[name]).items():
+            for edge, queue in chain.take_on(specs[name]).items():
                 if rows := sum(item.rows for item in queue):
                     left[ChannelKey(edge, name)] = rows
-        fresh = [name for name in program.stages if name not in self.by_name]
         self.program = program
-        self.by_name = {name: self.by_name.get(name) or Chain(spec) for name, spec in program.stages.items()}
+        self.by_name = {name: self.by_name.get(name) or began[name] for name in names}
+        self._spread()
         for chain in self.by_name.values():
             if chain.name in fresh:
-                chain.groups = [ShardGroup(chain.groups[0].shards, {})]
+                chain.groups = [ShardGroup(group.shards, {}) for group in chain.groups]
             chain.stand_at(
                 {
                     ChannelKey(given.edge, given.producer): self[given.producer].behind(given.edge)

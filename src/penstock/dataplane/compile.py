@@ -38,11 +38,13 @@ def compile_program(
     memory_bytes: int,
     may_die: bool = False,
     also: Mapping[str, Node] | None = None,
+    executors: int = 1,
 ) -> Program:
     """Compile everything upstream of `node`, and a sink behind it.
 
     Args:
         also: further sinks by name, with what goes to them.
+        executors: how many share the shards of an operator on a new checkpoint.
         tasks: tasks of an operator that does not say how many cores it starts with.
         may_die: whether whoever runs it can let processes die where a scripted source says so.
 
@@ -58,7 +60,7 @@ def compile_program(
                 "carry out; leave them out of a query that is started."
             )
     links = _with_time(_links(nodes, sinks), nodes)
-    stages = {one.name: _stage(one, links, tasks) for one in nodes}
+    stages = {one.name: replace(_stage(one, links, tasks), executors=executors) for one in nodes}
     for name, given in sinks.items():
         stages[name] = StageSpec(name, "sink", given.schema, inputs=_inputs(links, name))
     identity = {

@@ -16,7 +16,7 @@ from penstock.dataplane.positions import GroupTake, PublishedRows
 from penstock.dataplane.records import Record
 from penstock.dataplane.rowcosts import RowCosts
 from penstock.dataplane.sojourns import Sojourns
-from penstock.dataplane.state.protocol import I64
+from penstock.dataplane.state.protocol import I64, U16
 
 
 class Counts:
@@ -48,12 +48,26 @@ class Counts:
         """Bytes that tasks read of what another node wrote."""
         self.sojourns = Sojourns()
 
-    def arrive(self, producer: str, rows: PublishedRows) -> None:
-        """Rows were published for this stage."""
+    def arrive(self, producer: str, rows: PublishedRows, mine: npt.NDArray[np.bool_] | None = None) -> None:
+        """Rows were published for this stage; `mine` says of which shards, where others have the rest."""
         if rows.rows:
-            self.arrived += rows.counts
-            self.arrived_from[producer] = self.arrived_from.get(producer, 0) + rows.rows
-            self.in_bytes += rows.bytes
+            counts = rows.counts if mine is None else np.where(mine, rows.counts, 0)
+            share = 1.0 if mine is None else int(counts.sum()) / rows.rows
+            self.arrived += counts
+            self.arrived_from[producer] = self.arrived_from.get(producer, 0) + int(counts.sum())
+            self.in_bytes += round(rows.bytes * share)
+
+    def pass_on(self, taker: Counts, shards: U16) -> None:
+        """Let another executor go on with the totals of some shards."""
+        for mine, theirs in (
+            (self.arrived, taker.arrived),
+            (self.completed, taker.completed),
+            (self.busy_s, taker.busy_s),
+            (self._owed_shards, taker._owed_shards),
+        ):
+            theirs[shards] = mine[shards]
+            mine[shards] = 0
+        self._costs.pass_on(taker._costs, shards)
 
     def note_costs(self, shard_us: Sequence[tuple[int, int]], takes: Sequence[GroupTake]) -> None:
         """A task has looked at what its shards cost in this epoch."""

@@ -19,18 +19,20 @@ from penstock.dataplane.channel import Deal
 from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.draining import DrainMark
-from penstock.dataplane.latency import LatencyLog
+from penstock.dataplane.handing import HANDOVER_S
+from penstock.dataplane.latency import Latency, LatencyLog
 from penstock.dataplane.logline import Appender, LogLine, Pending
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
-from penstock.dataplane.placing import HANDOVER_S, Placing
+from penstock.dataplane.placing import Placing
 from penstock.dataplane.positions import GroupTake, stamp_of, take_epoch, waiting_rows
-from penstock.dataplane.program import Program
+from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
+from penstock.dataplane.redealing import Redealing
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
+from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sink_steps import SinkSteps
-from penstock.dataplane.sojourns import stays_of
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
@@ -42,6 +44,8 @@ PACED_S = 0.1
 """Shortest time between epochs from which on it is a wish of the user's, and not a bound of what they cost."""
 PLAN_TIMEOUT_S = 60.0
 """Time in which the leases that a plan needs have to come up."""
+PLACED_S = 1.0
+"""Time in which a plan that was carried out is durable, for the next driver to begin with."""
 STALL_S = 2.0
 """Gap between two steps after which this process itself was held up, and silence proves nothing."""
 
@@ -85,11 +89,13 @@ class Engine:
         self.settings = settings
         self.generation = generation
         self.leases: dict[str, Lease] = {}
-        self.runs = {name: Run(chains[name], settings) for name in program.stages}
+        self.runs = {
+            name: Run(chain, settings, chains.placed.get(name)) for name, chain in chains.by_name.items()
+        }
         for run in self.runs.values():
             run.counts.arrived += waiting_rows(run.chain.groups, chains.waiting(run.chain), run.spec.shards)
         self.pace = Pace(settings)
-        self.latency = {name: LatencyLog() for name in program.stages}
+        self.latency = {name: LatencyLog() for name in self.runs}
         self.failed: PenstockError | None = None
         self.stopping = False
         self._shell = shell
@@ -103,12 +109,14 @@ class Engine:
         self.sources = SourceSteps(self)
         self.sinks = SinkSteps(self)
         self.placing = Placing(self)
+        self.redealing = Redealing(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, capacity: int) -> None:
         """Begin: write the first base of this generation, then accept leases."""
         self.placing.capacity = capacity
+        self.placing.fit(capacity)
         for run in self.runs.values():
             run.rows_at = self._clock()
         self._line.start_base()
@@ -134,6 +142,16 @@ class Engine:
         self.placing.place(wanted, timeout_s)
         self.step()
 
+    def redeal(self, giver: str, taker: str, shards: U16, tasks: int = 1) -> None:
+        """Let shards pass from one executor of an operator to another, which may be the next one (`redealing.next_name`)
+        and gets `tasks` more tasks for them; both stand still for as long as it takes to write one base.
+
+        Raises:
+            PlanError: it cannot be carried out; nothing has changed.
+        """
+        self.redealing.ask(giver, taker, shards, tasks)
+        self.step()
+
     def pause(self, stages: Iterable[str]) -> None:
         """Let stages begin no epoch until they are resumed; those in flight are committed."""
         for stage in stages:
@@ -148,6 +166,21 @@ class Engine:
         """Let an operator have its next boundary even if no rows wait for it: an epoch without rows."""
         self.runs[stage].force_empty = True
         self.step()
+
+    def note_placed(self, within_s: float = PLACED_S) -> None:
+        """A plan was carried out: let the next base come soon, with where everything is."""
+        self._line.want_base(self._clock() + within_s)
+
+    def begin_stop(self) -> None:
+        """Start no more epochs; what plans have done is made durable now."""
+        self.stopping = True
+        if self._line.owes_base:
+            self.note_placed(0.0)
+        self.step()
+
+    def is_quiet(self) -> bool:
+        """Whether, while it stops, nothing is on its way any more."""
+        return all(run.phase is Phase.IDLE for run in self.runs.values()) and not self._line.owes_base
 
     def wanted_leases(self) -> int:
         """How many leases the stages could use, at most the capacity."""
@@ -210,6 +243,7 @@ class Engine:
     def on_part_started(self) -> None:
         """The base that was asked for is durable."""
         self._line.part_started(self._clock())
+        self.redealing.part_started()
         self.step()
 
     def on_files(self, names: Sequence[str], batches: Sequence[str]) -> None:
@@ -249,6 +283,7 @@ class Engine:
         self._check_heartbeats(now)
         self._stepped_at = now
         wait = 1.0
+        self.redealing.step(now)
         self._line.start_base_if_due(now)
         self.placing.give_up_late_plans(now)
         for run in self.runs.values():
@@ -259,9 +294,9 @@ class Engine:
         if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:
             return 1.0
         self.placing.move(run)
-        if run.paused:
+        if run.paused or self.redealing.holds(run):
             return 1.0
-        if self.placing.hands_over(run, now):
+        if self.placing.handing.is_awaited(run, now):
             return HANDOVER_S
         if now < run.next_start and not (self.settings.min_epoch_s >= PACED_S and self._is_brimming(run)):
             return run.next_start - now
@@ -286,7 +321,7 @@ class Engine:
         waiting = self.chains.waiting(run.chain)
         if not any(waiting.values()) and not run.force_empty:
             return []
-        return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels)
+        return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels, run.task_of)
 
     def _start_epoch(self, run: Run, takes: Sequence[GroupTake], now: float) -> None:
         epoch = run.chain.epoch + 1
@@ -333,9 +368,9 @@ class Engine:
         found = []
         for edge in run.spec.edges:
             if edge.deal is Deal.LOCAL:
-                consumer = self.runs[edge.consumer]
                 near = [
                     consumer.assigned_to(other)
+                    for consumer in self.runs_of(edge.consumer)
                     for other in consumer.slots.values()
                     if other.lease in self.leases and self.leases[other.lease].node == node
                 ]
@@ -442,7 +477,9 @@ class Engine:
 
     def _make_base(self, part: int) -> records.Base:
         time_us = round(self._wall() * 1e6)
-        return self.chains.to_base(self._query, self.generation, part, self._identity, time_us)
+        redeals = self.redealing.apply_ready()
+        self.placing.note_placed()
+        return self.chains.to_base(self._query, self.generation, part, self._identity, time_us, redeals)
 
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
@@ -450,11 +487,13 @@ class Engine:
         for edge, rows in self.chains.apply(record, pending.encoded):
             if run.spec.kind != "source":
                 rows.arrived_us = wall_us
-            self.runs[edge.consumer].counts.arrive(run.spec.name, rows)
+            for consumer in self.runs_of(edge.consumer):
+                mine = None if self.chains.is_plain else consumer.task_of != NOBODY
+                consumer.counts.arrive(run.spec.name, rows, mine)
         if record.stamp is not None and record.kind != "intent":
             self.latency[run.spec.name].add(now, wall_us, record.stamp)
             if run.spec.kind == "operator":
-                run.counts.sojourns.add(now, wall_us, stays_of(run.takes, record))
+                run.counts.sojourns.add(now, wall_us, run.takes, record)
         run.finish(now, record)
         self.placing.bring_absent(run)
         if record.batch is not None:
@@ -503,6 +542,26 @@ class Engine:
 
     def now(self) -> float:
         return self._clock()
+
+    def want_base(self, at: float) -> None:
+        self._line.want_base(at)
+
+    def runs_of(self, stage: str) -> list[Run]:
+        """Return what runs for a stage: itself, or all executors of an operator."""
+        return [self.runs[chain.name] for chain in self.chains.of(stage)]
+
+    def latency_since(self, stage: str, at: float) -> Latency | None:
+        """Return the latency of rows that a stage, all its executors together, committed at or after clock time `at`."""
+        first, *others = [self.latency[run.spec.name] for run in self.runs_of(stage)]
+        return first.since(at, *others)
+
+    def run_of(self, chain: str) -> Run:
+        """Return what runs for a chain, from now on if it is a new one."""
+        if chain not in self.runs:
+            run = self.runs[chain] = Run(self.chains[chain], self.settings, begins=False)
+            run.counts.sojourns.pairs = self.runs[operator_of(chain)].counts.sojourns.pairs
+            self.latency[chain] = LatencyLog()
+        return self.runs[chain]
 
     def wall(self) -> float:
         return self._wall()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from penstock.dataplane.identity import Meta, skeleton
 from penstock.dataplane.metas import Metas, read_metas
 from penstock.dataplane.opening import process_is_running, process_space
 from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.recordlog import Claim, LogTail
 from penstock.errors import CheckpointError, PenstockError, StorageError
 
@@ -106,6 +107,8 @@ class StageView:
     intent: int | None
     """Sink epoch that is intended and not done."""
     watermark: float | None
+    executors: list[StageView] = field(default_factory=list)
+    """Each executor by itself, named by its chain, where an operator has several; they add up to this."""
 
 
 @dataclass(frozen=True)
@@ -234,18 +237,61 @@ def _names(disk: Disk, path: str) -> list[str] | None:
 
 def view_stages(seen: Look) -> list[StageView]:
     """Say where every stage stands."""
-    return [_view(seen, chain) for chain in seen.chains.by_name.values()]
+    return [_view_stage(seen, seen.chains.of(name)) for name in seen.chains.program.stages]
+
+
+def _view_stage(seen: Look, chains: Sequence[Chain]) -> StageView:
+    """One stage; of an operator with several executors what they add up to, and each of them."""
+    each = [_view(seen, chain) for chain in chains]
+    if len(each) == 1:
+        return each[0]
+    states = [one.state for one in each if one.state is not None]
+    marks = [chain.watermark_us for chain in chains if chain.groups]
+    known = [mark for mark in marks if mark is not None]
+    return replace(
+        each[0],
+        name=operator_of(each[0].name),
+        shards=sum(one.shards for one in each),
+        epoch=max(one.epoch for one in each),
+        rows_in=sum(one.rows_in for one in each),
+        rows_out=sum(one.rows_out for one in each),
+        inputs=[_input_sum([one.inputs[at] for one in each]) for at in range(len(each[0].inputs))],
+        state=_state_sum(chains, states) if states else None,
+        watermark=min(known) / 1e6 if known and len(known) == len(marks) else None,
+        executors=each,
+    )
+
+
+def _input_sum(each: Sequence[InputView]) -> InputView:
+    """What waits for all executors; the channel is one."""
+    return replace(
+        each[0],
+        positions=[place for one in each for place in one.positions],
+        waiting_rows=sum(one.waiting_rows for one in each),
+    )
+
+
+def _state_sum(chains: Sequence[Chain], states: Sequence[StateView]) -> StateView:
+    digests = np.concatenate([chain.digests for chain in chains]).sum(axis=0, dtype=np.uint64)
+    return StateView(
+        digest=records.pack_u64(digests).hex(),
+        written_shards=sum(one.written_shards for one in states),
+        snapshots=sum(one.snapshots for one in states),
+        snapshot_bytes=sum(one.snapshot_bytes for one in states),
+        deltas=len({frame.extent for chain in chains for frame in chain.deltas}),
+        delta_bytes=sum({frame.extent: frame.extent.length for c in chains for frame in c.deltas}.values()),
+    )
 
 
 def _view(seen: Look, chain: Chain) -> StageView:
-    was = seen.meta.stages[chain.name]
+    was = seen.meta.stages[operator_of(chain.name)]
     waiting = seen.chains.waiting(chain)
     return StageView(
         name=chain.name,
         kind=was.kind,
         schema=was.schema,
         keys=was.keys,
-        shards=was.shards,
+        shards=len(chain.shards()),
         epoch=chain.epoch,
         rows_in=chain.rows_in,
         rows_out=chain.rows_out,

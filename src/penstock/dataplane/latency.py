@@ -49,9 +49,15 @@ class LatencyLog:
         """Return the clock times of commits at or after clock time `at`, oldest first."""
         return [entry[0] for entry in self._entries if entry[0] >= at]
 
-    def since(self, at: float) -> Latency | None:
-        """Return the latency of rows committed at or after clock time `at`; None when there were none."""
-        found = list(itertools.takewhile(lambda entry: entry[0] >= at, reversed(self._entries)))
+    def since(self, at: float, *others: LatencyLog) -> Latency | None:
+        """Return the latency of rows committed at or after clock time `at`, here and in others; None when there were
+        none."""
+        logs = [self._entries, *(other._entries for other in others)]
+        found = [
+            entry
+            for entries in logs
+            for entry in itertools.takewhile(lambda entry: entry[0] >= at, reversed(entries))
+        ]
         if not found:
             return None
         table = np.array(found)

@@ -55,6 +55,7 @@ class LogLine:
         self._due = False
         self._running = False
         self._next_at = 0.0
+        self._wanted_at: float | None = None
         self._since_base = 0
 
     @property
@@ -86,14 +87,24 @@ class LogLine:
     def start_base_if_due(self, now: float) -> None:
         """Begin the next part when it is time and nothing is in flight; an idle query begins none."""
         waiting = self._due or self._running or not self.part
-        if not waiting and self._since_base > 0 and now >= self._next_at:
+        wanted = self._wanted_at is not None and now >= self._wanted_at
+        if not waiting and (wanted or (self._since_base > 0 and now >= self._next_at)):
             self._due = True
-        if self._due and not self._inflight:
+        if self._due and not self._inflight and not self._running:
             self.start_base()
+
+    def want_base(self, at: float) -> None:
+        """Let the next part begin at this time at the latest, records or not."""
+        self._wanted_at = at if self._wanted_at is None else min(at, self._wanted_at)
+
+    @property
+    def owes_base(self) -> bool:
+        """Whether a base that was wanted is not durable yet."""
+        return self._wanted_at is not None or self._due or self._running
 
     def start_base(self) -> None:
         """Begin the next part with what is published now."""
-        self._due, self._running, self._since_base = False, True, 0
+        self._due, self._running, self._since_base, self._wanted_at = False, True, 0, None
         self.part += 1
         self._log.start_part(self._make_base(self.part))
 

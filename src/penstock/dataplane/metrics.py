@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.latency import Latency
+from penstock.dataplane.positions import waiting_rows
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.records import IDLE_US
 from penstock.dataplane.run import Run
 from penstock.dataplane.sojourns import Success
@@ -34,6 +38,18 @@ class Metric(Generic[L]):
     unit: str
     meaning: str
     read: Callable[[L], Any]
+    together: Callable[[Sequence[Any]], Any] = sum
+    """What the figures of several executors of an operator come to."""
+
+
+def least(found: Sequence[Any]) -> Any:
+    """Return the least of all, None where one is not known."""
+    return None if None in found else min(found)
+
+
+def greatest(found: Sequence[Any]) -> Any:
+    """Return the greatest of those that are known."""
+    return max((one for one in found if one is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ class StageLook:
     @property
     def sla_success(self) -> float | None:
         """Share of (shard, window) pairs that met the bound that is held; None where none is."""
-        found = success_of(self.run, self.now)
+        found = success_of(self.engine, operator_of(self.run.spec.name), self.now)
         return found.ratio if found is not None else None
 
     @property
@@ -90,14 +106,18 @@ class StageLook:
 
     @property
     def waiting_rows(self) -> int:
-        waiting = self.engine.chains.waiting(self.run.chain)
+        chain, waiting = self.run.chain, self.engine.chains.waiting(self.run.chain)
+        if not self.engine.chains.is_plain:
+            return int(waiting_rows(chain.groups, waiting, chain.spec.shards).sum())
         return sum(item.rows for queue in waiting.values() for item in queue)
 
 
-def success_of(run: Run, now: float) -> Success | None:
+def success_of(engine: Engine, stage: str, now: float) -> Success | None:
     """Return how many (shard, window) pairs of a stage met the bound that is held; None where none is."""
-    pairs, counts = run.counts.sojourns.pairs, run.counts
-    return pairs.success(now, counts.arrived > counts.completed) if pairs is not None else None
+    counts = [run.counts for run in engine.runs_of(stage)]  # whose executors are judged as one
+    pairs = counts[0].sojourns.pairs
+    waiting = np.any([one.arrived > one.completed for one in counts], axis=0)
+    return pairs.success(now, waiting) if pairs is not None else None
 
 
 QUERY: Sequence[Metric[QueryLook]] = (
@@ -116,12 +136,15 @@ QUERY: Sequence[Metric[QueryLook]] = (
 )  # fmt: skip
 
 STAGE: Sequence[Metric[StageLook]] = (
-    Metric("epoch", "counter", "epochs", "number of the last committed epoch", lambda s: s.run.chain.epoch),
+    Metric(
+        "epoch", "counter", "epochs", "number of the last committed epoch", lambda s: s.run.chain.epoch, greatest
+    ),
     Metric("epochs", "counter since start", "epochs", "epochs committed", lambda s: s.run.epochs),
     Metric("rowsIn", "counter", "rows", "rows taken in", lambda s: s.run.chain.rows_in),
     Metric("rowsOut", "counter", "rows", "rows put out", lambda s: s.run.chain.rows_out),
     Metric(
-        "epochMs", "gauge", "ms", "last epoch, from dispatch to commit", lambda s: round(s.run.epoch_s * 1e3, 3)
+        "epochMs", "gauge", "ms", "last epoch, from dispatch to commit", lambda s: round(s.run.epoch_s * 1e3, 3),
+        greatest,
     ),
     Metric(
         "epochSeconds", "counter since start", "s", "all epochs, from dispatch to commit",
@@ -149,25 +172,25 @@ OPERATOR: Sequence[Metric[StageLook]] = (
     Metric("rowsPerSecond", "gauge", "rows/s", "rows committed, over the last 5 s", lambda s: s.rows_per_s),
     Metric(
         "latencyMeanMs", "gauge", "ms", "from arrival at the source to commit, mean of the last 5 s",
-        lambda s: round(s.latency.mean_ms, 3) if s.latency else None,
+        lambda s: round(s.latency.mean_ms, 3) if s.latency else None, greatest,
     ),
     Metric(
         "latencyP99Ms", "gauge", "ms", "from arrival at the source to commit, 99th percentile of the last 5 s",
-        lambda s: round(s.latency.p99_ms, 3) if s.latency else None,
+        lambda s: round(s.latency.p99_ms, 3) if s.latency else None, greatest,
     ),
     Metric(
         "ownLatencyMeanMs", "gauge", "ms",
         "from arrival at the operator (at the source, where a source feeds it) to commit, mean of the last 5 s",
-        lambda s: round(s.own_latency.mean_ms, 3) if s.own_latency else None,
+        lambda s: round(s.own_latency.mean_ms, 3) if s.own_latency else None, greatest,
     ),
     Metric(
         "ownLatencyP99Ms", "gauge", "ms", "the same, 99th percentile of the last 5 s",
-        lambda s: round(s.own_latency.p99_ms, 3) if s.own_latency else None,
+        lambda s: round(s.own_latency.p99_ms, 3) if s.own_latency else None, greatest,
     ),
     Metric(
         "slaSuccessRatio", "gauge", "",
         "share of (shard, window) pairs that met the SLA since it is held; null without one",
-        lambda s: round(s.sla_success, 6) if s.sla_success is not None else None,
+        lambda s: round(s.sla_success, 6) if s.sla_success is not None else None, greatest,
     ),
     Metric("stateBytes", "gauge", "bytes", "state of all its keys", lambda s: s.run.state_bytes),
     Metric(
@@ -180,11 +203,11 @@ OPERATOR: Sequence[Metric[StageLook]] = (
     ),
     Metric(
         "watermark", "gauge", "UTC", "event time that it has reached, where there is any; the least of its shards",
-        lambda s: iso_time(s.watermark_us / 1e6) if s.watermark_us is not None else None,
+        lambda s: iso_time(s.watermark_us / 1e6) if s.watermark_us is not None else None, least,
     ),
     Metric("lateRows", "counter", "rows", "rows left out because they were late", lambda s: s.run.chain.late_rows),
     Metric("deadRows", "counter", "rows", "calls that ended as dead letters", lambda s: s.run.chain.dead_rows),
-    Metric("shards", "gauge", "shards", "hash buckets of its keys", lambda s: s.run.spec.shards),
+    Metric("shards", "gauge", "shards", "hash buckets of its keys", lambda s: len(s.run.chain.shards())),
     Metric(
         "shardsReady", "gauge", "shards", "shards whose state is present on a node", lambda s: int(s.run.ready.sum())
     ),
@@ -276,6 +299,11 @@ def iso_time(seconds: float) -> str:
 def read_all(metrics: Sequence[Metric[L]], look: L) -> dict[str, Any]:
     """Return the metrics of one table as of one look."""
     return {metric.name: metric.read(look) for metric in metrics}
+
+
+def read_together(metrics: Sequence[Metric[StageLook]], looks: Sequence[StageLook]) -> dict[str, Any]:
+    """Return the metrics of an operator as its executors together give them."""
+    return {metric.name: metric.together([metric.read(look) for look in looks]) for metric in metrics}
 
 
 def metrics_table(metrics: Sequence[Metric[Any]]) -> str:

@@ -22,7 +22,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: an operator may have several chains. What version 1 wrote is read as it is."""
 
 
 class LogPart(NamedTuple):

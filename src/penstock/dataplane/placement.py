@@ -3,11 +3,14 @@ moves; plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import StageSpec
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PlanError
@@ -45,8 +48,17 @@ class ShardMove:
         return self.ready_at - self.released_at
 
 
-def check_placement(wanted: Placement, spec: StageSpec | None, nodes: Collection[str], capacity: int) -> None:
+def check_placement(
+    wanted: Placement,
+    spec: StageSpec | None,
+    nodes: Collection[str],
+    capacity: int,
+    mine: U16 | None = None,
+) -> None:
     """Refuse what cannot be carried out.
+
+    Args:
+        mine: the shards that the executor has, None for all; where the others are placed does not matter.
 
     Raises:
         PlanError: it names what is wrong, with the numbers.
@@ -70,19 +82,19 @@ def check_placement(wanted: Placement, spec: StageSpec | None, nodes: Collection
             f"{', '.join(sorted(nodes))}."
         )
     if spec.kind == "operator":
-        _check_shards(wanted, spec)
+        _check_shards(wanted, spec, np.arange(spec.shards) if mine is None else mine)
 
 
-def _check_shards(wanted: Placement, spec: StageSpec) -> None:
+def _check_shards(wanted: Placement, spec: StageSpec, mine: npt.NDArray[np.integer]) -> None:
     if len(wanted.task_of) != spec.shards:
         raise PlanError(
             f"'{spec.name}' has {spec.shards} shards and the plan places {len(wanted.task_of)}; place each exactly once."
         )
-    if len(wanted.tasks) > spec.shards:
+    if len(wanted.tasks) > len(mine):
         raise PlanError(
-            f"'{spec.name}' has {spec.shards} shards and cannot use {len(wanted.tasks)} cores: a shard runs on one."
+            f"'{spec.name}' has {len(mine)} shards and cannot use {len(wanted.tasks)} cores: a shard runs on one."
         )
-    nowhere = np.flatnonzero(~np.isin(wanted.task_of, list(wanted.tasks)))
+    nowhere = mine[~np.isin(wanted.task_of[mine], list(wanted.tasks))]
     if len(nowhere):
         raise PlanError(
             f"shard {nowhere[0]} of '{spec.name}' is placed on task {wanted.task_of[nowhere[0]]}, which the plan does not "
@@ -103,6 +115,41 @@ class NodeRoom:
     """Tasks of the plan that are to come up there."""
     shares: bool = False
     """Whether there are more tasks than leases to be had, so that leases serve several."""
+
+
+def derive_rooms(
+    wanted: Sequence[Placement],
+    slots: Sequence[TaskSlot],
+    nodes: Mapping[str, str],
+    node_slots: Mapping[str, int],
+    capacity: int,
+) -> list[NodeRoom]:
+    """Return what each node whose slots are known has for a plan.
+
+    Args:
+        slots: the tasks of all stages as they are.
+        nodes: the node of each lease.
+    """
+    planned = {one.stage: one.tasks for one in wanted}
+    stay = [
+        slot
+        for slot in slots
+        if (slot.index in planned[slot.stage] if slot.stage in planned else not slot.leaving)
+    ]
+    kept = {name for slot in stay for name in (slot.lease, slot.moving_to)}
+    up = {(slot.stage, slot.index) for slot in stay if slot.lease is not None}
+    new = Counter(
+        node
+        for one in wanted
+        for index, node in one.tasks.items()
+        if node is not None and (one.stage, index) not in up
+    )
+    others = sum(slot.stage not in planned for slot in stay)
+    tasks = others + sum(len(one.tasks) for one in wanted)
+    held = Counter(node for lease, node in nodes.items() if lease in kept)
+    return [
+        NodeRoom(node, count, held[node], new[node], tasks > capacity) for node, count in node_slots.items()
+    ]
 
 
 def check_room(stages: str, room: NodeRoom) -> None:

@@ -7,7 +7,7 @@ boundary while its last deltas follow. Whoever dies on the way leaves one owner:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,9 +17,11 @@ import numpy as np
 from penstock.dataplane import messages
 from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
-from penstock.dataplane.placement import NodeRoom, Placement, ShardMove, check_placement, check_room
+from penstock.dataplane.handing import Handing
+from penstock.dataplane.placement import Placement, ShardMove, check_placement, check_room, derive_rooms
+from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
-from penstock.dataplane.shards import Holding
+from penstock.dataplane.shards import NOBODY, Holding
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PlanError
 
@@ -28,15 +30,6 @@ if TYPE_CHECKING:
 
 MAX_LOSSES = 8
 """Processes that one task may lose in a row inside its work before the query ends."""
-HANDOVER_S = 0.1
-"""How long the next epoch of a stage waits at most while shards pass from one task of a node to another, which takes some
-milliseconds: less than an epoch that they would miss."""
-HANDED_AT_LEAST = 4
-HANDED_AT_MOST = 64
-HANDED_PER_S = 200.0
-"""Shards that a task hands on or takes over at one boundary, while rows wait: so many for each second that the last epoch
-took, within these bounds. Each takes some tenths of a millisecond, for which the whole stage stands still: a tenth of an
-epoch."""
 
 
 @dataclass
@@ -64,14 +57,12 @@ class Placing:
         self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
         self.moves: deque[ShardMove] = deque(maxlen=10_000)
         self.moves_made = 0
-        self.moved_bytes: dict[str, int] = dict.fromkeys(engine.runs, 0)
+        self.moved_bytes: defaultdict[str, int] = defaultdict(int, dict.fromkeys(engine.runs, 0))
         """State that was copied to another node, by stage."""
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
         self.copies = Copies(engine)
-        self._handover_until: dict[str, float] = {}
-        self._handed_after: dict[str, int] = {}
-        """Epoch after which a stage last handed shards on inside a node."""
+        self.handing = Handing()
         self._wishes: dict[tuple[str, int], Wish] = {}
         self._given_up: dict[str, str] = {}
         self._deadlines: dict[str, float] = {}
@@ -218,6 +209,24 @@ class Placing:
                 )
             )
 
+    # -- restarts -----------------------------------------------------------------------------------------------------
+
+    def fit(self, capacity: int) -> None:
+        """Where the last driver had more cores than there are now, begin as the program says."""
+        if len(self.slots()) > capacity:
+            for run in self._runs.values():
+                run.place_as_declared()
+
+    def note_placed(self) -> None:
+        """Note beside the chains where plans have put their stages; what is under way counts when it is done."""
+        nodes, placed = self._nodes_of_leases(), self._engine.chains.placed
+        for name, run in self._runs.items():
+            if name in self._deadlines:
+                continue
+            found = derive_placed(run.spec, run.slots, run.shards.goal, nodes)
+            placed.pop(name, None)
+            placed.update({name: found} if found is not None else {})
+
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def place(self, wanted: Sequence[Placement], timeout_s: float) -> None:
@@ -242,36 +251,20 @@ class Placing:
         """
         known = self.known_nodes()
         for one in wanted:
-            spec = self._runs[one.stage].spec if one.stage in self._runs else None
-            check_placement(one, spec, known, self.capacity)
+            run = self._runs.get(one.stage)
+            check_placement(
+                one,
+                run.spec if run is not None else None,
+                known,
+                self.capacity,
+                run.shards.mine() if run is not None else None,
+            )
             self._check_nodes(one)
-        for room in self._rooms(wanted):
-            check_room(", ".join(f"'{one.stage}'" for one in wanted), room)
-
-    def _rooms(self, wanted: Sequence[Placement]) -> list[NodeRoom]:
-        """What each node whose slots are known has for a plan."""
-        planned = {one.stage: one.tasks for one in wanted}
-        stay = [
-            slot
-            for slot in self.slots()
-            if (slot.index in planned[slot.stage] if slot.stage in planned else not slot.leaving)
-        ]
-        kept = {name for slot in stay for name in (slot.lease, slot.moving_to)}
-        up = {(slot.stage, slot.index) for slot in stay if slot.lease is not None}
-        new = Counter(
-            node
-            for one in wanted
-            for index, node in one.tasks.items()
-            if node is not None and (one.stage, index) not in up
-        )
-        tasks = (
-            len(stay) + sum(len(one.tasks) for one in wanted) - sum(slot.stage in planned for slot in stay)
-        )
-        held = Counter(lease.node for lease in self._leases.values() if lease.name in kept)
-        return [
-            NodeRoom(node, slots, held[node], new[node], tasks > self.capacity)
-            for node, slots in self.node_slots.items()
-        ]
+        names = ", ".join(f"'{one.stage}'" for one in wanted)
+        usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid)
+        leases = min(self.capacity, usable)
+        for room in derive_rooms(wanted, self.slots(), self._nodes_of_leases(), self.node_slots, leases):
+            check_room(names, room)
 
     def _check_nodes(self, one: Placement) -> None:
         for index, node in one.tasks.items():
@@ -293,7 +286,8 @@ class Placing:
             slot.leaving = index not in one.tasks
         if run.spec.kind != "operator":
             return
-        run.shards.goal[:] = one.task_of
+        mine = run.shards.mine()
+        run.shards.goal[mine] = one.task_of[mine]
         for shard in run.shards.displaced().tolist():
             self._wishes.setdefault((one.stage, shard), Wish(now))
         self.copies.forget_useless(run)
@@ -303,7 +297,7 @@ class Placing:
         run = self._runs[stage]
         if any(slot.leaving or slot.lease is None for slot in run.slots.values()):
             return False
-        return bool(run.ready.all()) and not len(run.shards.displaced())
+        return run.is_whole and not len(run.shards.displaced())
 
     def why_not(self, stage: str) -> str | None:
         """Return why the last plan of a stage was given up, None when it was not."""
@@ -314,6 +308,7 @@ class Placing:
         for stage, at in list(self._deadlines.items()):
             if self.is_settled(stage):
                 del self._deadlines[stage]
+                self._engine.note_placed()
             elif now >= at:
                 del self._deadlines[stage]
                 self._give_up(self._runs[stage])
@@ -369,20 +364,28 @@ class Placing:
             return
         self.bring_absent(run)
         held = displaced[run.ready[displaced]]
+        self._let_go(run, held[run.shards.goal[held] == NOBODY])
+        held = held[run.shards.goal[held] != NOBODY]
         pairs = {(int(run.task_of[s]), int(run.shards.goal[s])) for s in held.tolist()}
-        room = self._handing_room(run)
+        waits = not run.paused and any(self._engine.chains.waiting(run.chain).values())
+        room = self.handing.room(run, waits)
         for source, destination in sorted(pairs):
             mine = held[(run.task_of[held] == source) & (run.shards.goal[held] == destination)]
             self._move_between(run, run.slots[source], run.slots.get(destination), mine, room)
 
-    def _handing_room(self, run: Run) -> defaultdict[int, int]:
-        """Return, by task, how many shards it may hand on or take over inside its node at this boundary."""
-        waits = not run.paused and any(self._engine.chains.waiting(run.chain).values())
-        if not waits:
-            return defaultdict(lambda: 1 << 16)
-        done = self._handed_after.get(run.spec.name) == run.chain.epoch
-        many = min(max(HANDED_AT_LEAST, round(run.epoch_s * HANDED_PER_S)), HANDED_AT_MOST)
-        return defaultdict(lambda: 0 if done else many)
+    def _let_go(self, run: Run, shards: U16) -> None:
+        """Release shards that pass to another executor; their environments wait for whoever takes them."""
+        for index in sorted({*run.task_of[shards].tolist()}):
+            slot = run.slots[index]
+            if slot.lease in self._leases:
+                assert slot.lease is not None
+                self._engine.send(slot.lease, run.release(slot, shards[run.task_of[shards] == index]))
+
+    def forget_wishes(self, run: Run, shards: U16) -> None:
+        """Shards pass to another executor: nothing that was asked of them here counts."""
+        for shard in shards.tolist():
+            self._wishes.pop((run.spec.name, shard), None)
+        self.copies.forget_useless(run)
 
     def _move_between(
         self,
@@ -412,19 +415,8 @@ class Placing:
                 wish = self._wishes.setdefault((name, shard), Wish(now))
                 wish.source, wish.released_at = self._leases[source.lease].node, now
             if near:
-                self._handover_until[name] = now + HANDOVER_S
-                self._handed_after[name] = run.chain.epoch
+                self.handing.begin(run, ready, now)
             self._engine.send(source.lease, run.release(source, ready, near))
-
-    def hands_over(self, run: Run, now: float) -> bool:
-        """Whether shards are being passed on inside a node at this boundary, and the next epoch waits for them."""
-        until = self._handover_until.get(run.spec.name)
-        if until is None:
-            return False
-        if now < until and not run.ready.all():
-            return True
-        del self._handover_until[run.spec.name]
-        return False
 
     def _retire(self, run: Run) -> None:
         """End tasks that have nothing left to do; those of a source work until others can."""
@@ -446,7 +438,7 @@ class Placing:
 
     def bring_absent(self, run: Run) -> None:
         """Ask for every shard that nobody holds, but those that a record on its way names."""
-        if run.spec.kind != "operator" or run.ready.all():
+        if run.spec.kind != "operator" or run.is_whole:
             return
         busy = run.named_in_epoch()
         run.shards.settle_absent(busy)

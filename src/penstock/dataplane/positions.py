@@ -8,8 +8,9 @@ slice, so that one number serves all shards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from penstock.dataplane.records import (
 from penstock.dataplane.state.protocol import I64, U16
 
 START = Position(1, 0)
+NEVER = Position(1 << 62, 0)
 
 
 @dataclass(frozen=True, order=True)
@@ -41,12 +43,23 @@ class PublishedRows:
     """A published producer epoch with its rows per consumer shard, counted once; one without rows says something of
     event time alone."""
 
-    __slots__ = ("arrived_us", "bytes", "counts", "epoch", "published", "row_bytes", "rows", "stamp")
+    __slots__ = (
+        "arrived_us",
+        "barrier",
+        "bytes",
+        "counts",
+        "epoch",
+        "published",
+        "row_bytes",
+        "rows",
+        "stamp",
+    )
 
     def __init__(self, published: Published, shards: int = 1) -> None:
         self.published = published
         self.epoch = published.epoch
         self.stamp = published.stamp
+        self.barrier = published.barrier
         self.arrived_us: int | None = None
         """When another stage published them; None for rows of a source, and for those of before a restart."""
         counts = np.zeros(shards, np.int64)
@@ -147,13 +160,19 @@ def take_epoch(
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
     budget: Budget,
     channels: Channels = NO_TIME,
+    task_of: U16 | None = None,
 ) -> list[GroupTake]:
     """Choose the ranges of the next epoch: every group with ready shards takes up to the budget, oldest rows
     first.
 
     A group that is behind never overtakes the one in front, so that they meet. Groups without ready shards
     take nothing.
+
+    Args:
+        task_of: shard -> task. With it a group that only some tasks work on takes that part of the budget: else a few
+            shards that are behind would take as many rows as all others, and keep everybody waiting for one task.
     """
+    tasks = len(np.unique(task_of[ready])) if task_of is not None and len(groups) > 1 else 0
     takes: list[GroupTake] = []
     caps: dict[ChannelKey, Position] = {}
     for group in sorted(groups, key=lambda g: [g.at[key] for key in sorted(g.at)], reverse=True):
@@ -161,7 +180,11 @@ def take_epoch(
         if len(present) == 0:
             continue
         here = replace(group, shards=present)
-        take = _take_group(here, waiting, budget, len(ready), caps, channels)
+        share = budget
+        if task_of is not None and tasks:
+            part = len(np.unique(task_of[present])) / tasks
+            share = Budget(max(1, round(budget.rows * part)), budget.bytes)
+        take = _take_group(here, waiting, share, len(ready), caps, channels)
         takes.append(take)
         caps = caps or take.ends()
     return takes
@@ -182,7 +205,14 @@ def _take_group(
     for keys in _in_turns(group, channels):
         share, taken_rows = left.shared_by(len(keys)), 0
         for key in keys:
-            end, taken = take_range(waiting.get(key, ()), group.at[key], group.shards, share, caps.get(key))
+            end, taken = take_range(
+                waiting.get(key, ()),
+                group.at[key],
+                group.shards,
+                share,
+                caps.get(key),
+                partial(_is_reached, waiting, group, key),
+            )
             mark = group.marks.get(key)
             for number, low, high in taken:
                 source = waiting[key][number]
@@ -205,6 +235,25 @@ def _take_group(
     return GroupTake(
         group.shards, [ranges[key] for key in sorted(ranges)], pieces, shard_rows, watermark, moved
     )
+
+
+def _is_reached(
+    waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
+    group: ShardGroup,
+    key: ChannelKey,
+    item: PublishedRows,
+) -> bool:
+    """Whether a group has taken all that came before a barrier, on every chain it concerns.
+
+    Rows that a shard of the producer published before it changed chain are so taken before those it published after, and
+    the watermarks of the chains change together.
+    """
+    for chain in item.barrier:
+        other = ChannelKey(key.edge, chain)
+        first = group.at[other].epoch
+        if any(first <= one.epoch < item.epoch for one in waiting.get(other, ())):
+            return False
+    return True
 
 
 def _in_turns(group: ShardGroup, channels: Channels) -> list[list[ChannelKey]]:
@@ -242,11 +291,17 @@ def _late_us(group: ShardGroup, channels: Channels, key: ChannelKey, mark: int |
 
 
 def take_range(
-    published: Sequence[PublishedRows], start: Position, shards: U16, budget: Budget, cap: Position | None
+    published: Sequence[PublishedRows],
+    start: Position,
+    shards: U16,
+    budget: Budget,
+    cap: Position | None,
+    is_reached: Callable[[PublishedRows], bool] = lambda _: True,
 ) -> tuple[Position, list[tuple[int, int, int]]]:
     """Return where the range ends and its pieces (index, first row, end row or -1).
 
-    Whole producer epochs while they fit; the first one is cut inside when it alone is larger than the budget.
+    Whole producer epochs while they fit; the first one is cut inside when it alone is larger than the budget. It does
+    not go past a barrier that is not reached on all its chains.
     """
     end = start
     pieces: list[tuple[int, int, int]] = []
@@ -256,7 +311,7 @@ def take_range(
     for number, item in enumerate(published):
         if item.epoch < end.epoch:
             continue
-        if cap is not None and item.epoch > cap.epoch:
+        if (cap is not None and item.epoch > cap.epoch) or (item.barrier and not is_reached(item)):
             break
         low = end.row if item.epoch == end.epoch else 0
         limit = cap.row if cap is not None and item.epoch == cap.epoch else -1
@@ -331,12 +386,18 @@ class Moved:
 
 def advance(groups: Sequence[ShardGroup], moved: Sequence[Moved]) -> list[ShardGroup]:
     """Return the groups after some shards moved on; groups at equal positions and watermarks merge."""
-    placed = [
-        *_without(groups, [one.shards for one in moved]),
-        *(ShardGroup(one.shards, one.at, one.marks, one.watermark_us) for one in moved),
-    ]
+    return merge(
+        [
+            *without(groups, [one.shards for one in moved]),
+            *(ShardGroup(one.shards, one.at, one.marks, one.watermark_us) for one in moved),
+        ]
+    )
+
+
+def merge(groups: Sequence[ShardGroup]) -> list[ShardGroup]:
+    """Return one group for all shards at equal positions and watermarks."""
     merged: dict[tuple[object, ...], list[ShardGroup]] = {}
-    for group in placed:
+    for group in groups:
         if len(group.shards):
             place = (tuple(sorted(group.at.items())), group.watermark_us)
             merged.setdefault(place, []).append(group)
@@ -348,11 +409,12 @@ def advance(groups: Sequence[ShardGroup], moved: Sequence[Moved]) -> list[ShardG
     ]
 
 
-def _without(groups: Sequence[ShardGroup], gone: Sequence[U16]) -> list[ShardGroup]:
-    """The groups less some shards; a group that moved on as a whole, which is the usual case, costs nothing."""
+def without(groups: Sequence[ShardGroup], gone: Sequence[U16]) -> list[ShardGroup]:
+    """Return the groups less some of their shards; one that moved on as a whole, the usual case, costs nothing."""
     if len(groups) == len(gone) == 1 and len(groups[0].shards) == len(gone[0]):
         return []
-    left = np.zeros(1 + max(int(group.shards[-1]) for group in groups), np.bool_)
+    every = [group.shards for group in groups] + list(gone)
+    left = np.zeros(1 + max((int(shards.max()) for shards in every if len(shards)), default=0), np.bool_)
     for group in groups:
         left[group.shards] = True
     for shards in gone:
@@ -361,8 +423,8 @@ def _without(groups: Sequence[ShardGroup], gone: Sequence[U16]) -> list[ShardGro
 
 
 def oldest(groups: Sequence[ShardGroup], key: ChannelKey) -> Position:
-    """The position before which nobody needs anything any more."""
-    return min(group.at[key] for group in groups)
+    """The position before which nobody needs anything any more; the last there is where there is nobody."""
+    return min((group.at[key] for group in groups), default=NEVER)
 
 
 def waiting_rows(

@@ -15,6 +15,18 @@ from penstock.dataplane.channel import EdgeSpec, OlderSchema
 from penstock.dataplane.logic.protocol import LogicSpec
 
 Generate = Callable[[int, int], pa.RecordBatch]
+EXECUTOR_MARK = "#"
+"""Between the name of an operator and the number of one of its further executors; no name can hold it."""
+
+
+def operator_of(chain: str) -> str:
+    """Return the stage that a chain is of: the operator of a further executor, the chain itself otherwise."""
+    return chain.partition(EXECUTOR_MARK)[0]
+
+
+def executor_name(operator: str, number: int) -> str:
+    """Name the chain of an operator's executor; the first one has the operator's own name."""
+    return operator if number == 1 else f"{operator}{EXECUTOR_MARK}{number}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,7 @@ class StageSpec:
     keys: tuple[str, ...] = ()
     shards: int = 1
     tasks: int = 1
+    """Of all its executors together."""
     logic: LogicSpec | None = None
     generate: Generate | None = None
     initial: bool = False
@@ -66,6 +79,8 @@ class StageSpec:
     """Of a source: it ends."""
     idle_s: float | None = None
     """Of a source: seconds without rows after which it counts as idle."""
+    executors: int = 1
+    """Of an operator: how many executors share its shards on a new checkpoint; no part of its identity."""
 
     @property
     def clocked(self) -> bool:

@@ -23,6 +23,7 @@ from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.keys.hashing import hash_keys, shards_of
 from penstock.dataplane.keys.kinds import key_types
 from penstock.dataplane.logic.aggregate_words import derive_words, is_fixed_width
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.state.column_entries import (
     EntryFormat,
     entry_hashes,
@@ -158,28 +159,36 @@ class KeyStates:
 
 
 def read_key(
-    disk: Disk, checkpoint: str, chain: Chain, stage: StageIdentity, given: pa.Schema, texts: Sequence[str]
+    disk: Disk,
+    checkpoint: str,
+    chains: Sequence[Chain],
+    stage: StageIdentity,
+    given: pa.Schema,
+    texts: Sequence[str],
 ) -> KeyStates:
     """Read the committed state of one key.
 
     Args:
+        chains: of all executors of the operator; one of them has the key's shard.
         texts: the key's columns, in order, as text.
 
     Raises:
         CheckpointError: the texts are no key of this operator.
     """
+    operator = operator_of(chains[0].name)
     names, types = stage.keys, [given.field(name).type for name in stage.keys]
     if len(texts) != len(names):
         raise CheckpointError(
-            f"operator '{chain.name}' is keyed by {', '.join(names)}; give --key once for each, in this order."
+            f"operator '{operator}' is keyed by {', '.join(names)}; give --key once for each, in this order."
         )
     try:
         columns = [pa.array([text]).cast(type_) for text, type_ in zip(texts, types, strict=True)]
     except pa.ArrowException as error:
-        raise CheckpointError(f"{texts!r} is no key of operator '{chain.name}' ({error}).") from error
-    shard = int(shards_of(hash_keys(columns, names, chain.name), stage.shards)[0])
+        raise CheckpointError(f"{texts!r} is no key of operator '{operator}' ({error}).") from error
+    shard = int(shards_of(hash_keys(columns, names, operator), stage.shards)[0])
+    chain = next(one for one in chains if shard in one.shards())
     values = [column[0].as_py() for column in columns]
-    key = KeyCodec(types, names, chain.name).encode(values)
+    key = KeyCodec(types, names, operator).encode(values)
     (rebuilt,) = rebuild(disk, checkpoint, chain, [shard])
     length = len(key).to_bytes(2, "big")
     mine = {

@@ -162,6 +162,9 @@ class Published(msgspec.Struct, array_like=True, frozen=True):
     segments: list[Segment]
     stamp: Stamp | None
     watermark_us: int | None = None
+    barrier: list[str] = []
+    """Chains between which shards were dealt anew at this epoch of theirs: nobody goes past it on one of them before all
+    that came before it is taken on every one."""
 
 
 class EdgeBase(msgspec.Struct, array_like=True, frozen=True):
@@ -201,6 +204,27 @@ class ChainBase(msgspec.Struct, array_like=True, frozen=True):
     time_us: int = 0
 
 
+class Redeal(msgspec.Struct, array_like=True, frozen=True):
+    """Shards of one operator that passed from one of its chains to another, as a base begins."""
+
+    giver: str
+    taker: str
+    shards: bytes
+    """u16, ascending."""
+
+
+class Placed(msgspec.Struct, array_like=True, frozen=True):
+    """Where plans have put a stage: what a restart begins with, where that still fits."""
+
+    declared: int
+    """Tasks that the program gave it: with another number the user wants something else."""
+    tasks: list[int]
+    nodes: list[str]
+    """Node of each task; empty: any."""
+    task_of: bytes = b""
+    """Task of each shard, u16; of a source, nothing."""
+
+
 class Base(msgspec.Struct, array_like=True, frozen=True):
     """All chains at one moment: the first frame of every log part."""
 
@@ -211,6 +235,10 @@ class Base(msgspec.Struct, array_like=True, frozen=True):
     identity: bytes
     time_us: int
     chains: list[ChainBase]
+    placed: dict[str, Placed] = {}
+    """By stage: where plans have put it. No part of the fold: of records and chains it says nothing."""
+    redeals: list[Redeal] = []
+    """What happened after the last record before this base; the chains here have it in them."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -219,7 +247,12 @@ _base = msgspec.msgpack.Decoder(Base)
 
 
 def encode(value: Record | Base) -> bytes:
-    """Return the bytes of a record or base; the same value always gives the same bytes."""
+    """Return the bytes of a record or base; the same value always gives the same bytes.
+
+    A base without placements ends before them, as it did before there were any.
+    """
+    if isinstance(value, Base) and not value.placed:
+        return _encoder.encode(msgspec.structs.astuple(value)[:-1])
     return _encoder.encode(value)
 
 

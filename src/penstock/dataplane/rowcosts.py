@@ -39,6 +39,14 @@ class RowCosts:
         self._seconds[shards] = KEPT * self._seconds[shards] + seconds
         self._believe()
 
+    def pass_on(self, taker: RowCosts, shards: npt.NDArray[np.integer]) -> None:
+        """Let another one go on with what is known of some shards."""
+        pairs = ((self.row_s, taker.row_s), (self._rows, taker._rows), (self._seconds, taker._seconds))
+        for mine, theirs in pairs:
+            theirs[shards] = mine[shards]
+            mine[shards] = 0
+        taker._noise = self._noise if taker._noise is None else taker._noise
+
     def _learn_noise(self, shards: I64, sample: F64, count: F64) -> None:
         known = self._rows[shards] > 0
         if not known.any():

@@ -16,6 +16,7 @@ from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
+from penstock.dataplane.resuming import resolve_first
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.shards import Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
@@ -78,7 +79,10 @@ class SinkWork:
 class Run:
     """One stage at work."""
 
-    def __init__(self, chain: Chain, settings: Settings) -> None:
+    def __init__(
+        self, chain: Chain, settings: Settings, placed: records.Placed | None = None, begins: bool = True
+    ) -> None:
+        """With `begins`, the tasks that are placed or declared have its shards; else whoever makes it says which do."""
         spec = chain.spec
         self.chain = chain
         self.spec = spec
@@ -114,16 +118,10 @@ class Run:
         self.epochs_s = 0.0
         """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
-        tasks = (
-            0
-            if spec.kind == "sink" or spec.ingested
-            else min(spec.tasks, spec.shards if spec.kind == "operator" else spec.tasks)
-        )
-        self.slots = {index: TaskSlot(spec.name, index) for index in range(tasks)}
+        share = chain.shards() if begins else np.empty(0, np.uint16)
+        self.slots, task_of = resolve_first(spec, share, placed)
         self.shards = ShardTable(
-            spec.name,
-            (np.arange(spec.shards) * max(1, tasks) // spec.shards).astype(np.uint16),
-            Holding.ABSENT if spec.kind == "operator" else Holding.HELD,
+            spec.name, task_of, Holding.ABSENT if spec.kind == "operator" else Holding.HELD
         )
         self.epoch_tasks: U16 = self.shards.task_of.copy()
         """Task of each shard as the epoch in flight began; a plan may change the table meanwhile."""
@@ -145,10 +143,20 @@ class Run:
     def task_of(self) -> U16:
         return self.shards.task_of
 
+    def place_as_declared(self) -> None:
+        """Have the tasks that the program says, whatever plans have made of it; only before the first lease."""
+        self.slots, task_of = resolve_first(self.spec, self.chain.shards(), None)
+        self.shards.task_of[:] = self.shards.goal[:] = self.epoch_tasks[:] = task_of
+
     @property
     def ready(self) -> npt.NDArray[np.bool_]:
         """Which shards can take part in an epoch."""
         return self.shards.ready
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its shards can take part in an epoch."""
+        return self.shards.whole
 
     def to(self, phase: Phase) -> None:
         """Change phase; an illegal change names both."""
@@ -261,7 +269,9 @@ class Run:
         return groups
 
     def pieces_of(self, take: GroupTake) -> list[messages.Piece]:
-        inputs = {given.edge: number for number, given in enumerate(self.spec.inputs)}
+        # As the declared stage numbers them: chains of one producer are one input.
+        edges = dict.fromkeys(given.edge for given in self.spec.inputs)
+        inputs = {edge: number for number, edge in enumerate(edges)}
         return [
             messages.Piece(
                 inputs[p.key.edge], p.start, p.end, [s.extent for s in p.source.published.segments], p.late_us

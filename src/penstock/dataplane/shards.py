@@ -14,6 +14,9 @@ import numpy.typing as npt
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PenstockError
 
+NOBODY = 0xFFFF
+"""Task of a shard that another executor of the operator has."""
+
 
 class Holding(enum.IntEnum):
     """Where the state of a shard is."""
@@ -68,6 +71,15 @@ class ShardTable:
     def lose(self, shards: U16) -> None:
         """Their lease is gone, whatever it was doing with them."""
         self.to(shards[self.holding[shards] != Holding.ABSENT], Holding.ABSENT)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every shard that this executor has is held."""
+        return bool(self.ready.all() or (self.ready | (self.task_of == NOBODY)).all())
+
+    def mine(self) -> U16:
+        """Return the shards that this executor has, and is to keep."""
+        return np.flatnonzero((self.task_of != NOBODY) & (self.goal != NOBODY)).astype(np.uint16)
 
     def of(self, task: int, holding: Holding | None = None) -> U16:
         """Return the shards that belong to a task now; those that are in one state, where that is given."""

@@ -154,18 +154,29 @@ class Sojourns:
         self.pairs: Pairs | None = None
         """None where no bound is held."""
 
-    def add(self, at_s: float, commit_us: int, stays: Sequence[Stay]) -> None:
-        """Note a commit."""
-        together = combine_stamps(
-            [
-                Stamp(int(stay.rows.sum()), stay.arrival.first_us, stay.arrival.mean_us, stay.arrival.last_us)
-                for stay in stays
-            ]
-        )
-        if together is not None:
-            self.log.add(at_s, commit_us, together)
+    def add(self, at_s: float, commit_us: int, takes: Sequence[GroupTake], record: Record) -> None:
+        """Note a commit of what an epoch took in."""
+        stamp = _arrival_of(takes, record)
+        if stamp is not None:
+            self.log.add(at_s, commit_us, stamp)
         if self.pairs is not None:
-            self.pairs.add(at_s, commit_us, stays)
+            self.pairs.add(at_s, commit_us, stays_of(takes, record))
+
+
+def _arrival_of(takes: Sequence[GroupTake], record: Record) -> Stamp | None:
+    """Return when the rows of an epoch arrived at the stage, as one; what the record says where sources sent them all."""
+    if all(piece.source.arrived_us is None for take in takes for piece in take.pieces):
+        return record.stamp
+    found = []
+    for take in takes:
+        for piece in take.pieces:
+            at_us, root = piece.source.arrived_us, piece.source.stamp
+            rows = int(rows_by_shard(piece.source.counts[take.shards], piece.start, piece.end).sum())
+            if at_us is not None:
+                found.append(Stamp(rows, at_us, float(at_us), at_us))
+            elif root is not None:
+                found.append(Stamp(rows, root.first_us, root.mean_us, root.last_us))
+    return combine_stamps(found)
 
 
 def _share_over(commit_us: int, stamp: Stamp, bound_s: float) -> float:

@@ -107,7 +107,7 @@ class SourceSteps:
         if not self.may_begin(run.spec.name):
             return self._engine.settings.min_epoch_s
         if not arrivals.running:
-            if not all(other.ready.all() for other in self._engine.runs.values()):
+            if not all(other.is_whole for other in self._engine.runs.values()):
                 return 1.0
             arrivals.resume(run.chain.offset, self._engine.wall())
         if self._engine.chains.waiting_bytes() > self._engine.settings.max_waiting_bytes:

@@ -20,7 +20,7 @@ from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_fra
 from penstock.dataplane.inspecting import Look, is_known_file, look
 from penstock.dataplane.metas import read_metas
 from penstock.dataplane.outside import folders, is_known_outside, verify_exports, verify_imported
-from penstock.dataplane.program import InputSpec
+from penstock.dataplane.program import InputSpec, operator_of
 from penstock.dataplane.rebuilding import digest_function, input_schema, rebuild
 from penstock.dataplane.recordlog import LogTail
 from penstock.dataplane.records import Extent
@@ -129,7 +129,9 @@ def _verify_log(disk: Disk, report: Report) -> list[LogTail]:
 
 def _verify_live(disk: Disk, report: Report, seen: Look) -> None:
     """Everything that a restart reads besides state: what waits in the channels."""
-    for chain in seen.chains.by_name.values():
+    for chain in (
+        seen.chains.of(name)[0] for name in seen.chains.program.stages
+    ):  # executors share their inputs
         for given in chain.spec.inputs:
             for item in seen.chains[given.producer].out[given.edge]:
                 for segment in item.published.segments:
@@ -191,7 +193,7 @@ def _verify_frames(
 
 
 def _verify_digests(disk: Disk, report: Report, seen: Look, chain: Chain) -> None:
-    stage = seen.meta.stages[chain.name]
+    stage = seen.meta.stages[operator_of(chain.name)]
     schema = input_schema(chain)
     if not len(schema):
         report.add(
@@ -201,7 +203,7 @@ def _verify_digests(disk: Disk, report: Report, seen: Look, chain: Chain) -> Non
         )
         return
     digest_of = digest_function(stage, schema, chain.name)
-    for found in rebuild(disk, report.checkpoint, chain, range(chain.spec.shards)):
+    for found in rebuild(disk, report.checkpoint, chain, chain.shards().tolist()):
         report.shards += 1
         version = int(chain.versions[found.shard])
         given = attempt(report, paths.data(report.checkpoint), partial(digest_of, found.entries))

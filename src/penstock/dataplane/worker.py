@@ -43,7 +43,7 @@ from penstock.dataplane.logic.protocol import (
     ShardedRows,
     close_logic,
 )
-from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.program import Program, StageSpec, operator_of
 from penstock.dataplane.state.protocol import I64, U16, Delta, TaskState
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
 
@@ -201,7 +201,7 @@ class Worker:
     def _task(self, stage: str, index: int) -> Task:
         key = (stage, index)
         if key not in self._tasks:
-            spec = self._program.stages[stage]
+            spec = self._program.stages[operator_of(stage)]
             self._tasks[key] = Task(spec, index, self._build(spec))
         return self._tasks[key]
 

@@ -24,6 +24,7 @@ from penstock.dataplane.recordlog import Claim, Heartbeat, LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
+from penstock.dataplane.state.protocol import U16
 from penstock.errors import PenstockError
 from penstock.sim.lease import SimLease
 from penstock.sim.loop import Loop
@@ -209,6 +210,16 @@ class Driver(Process):
         names = ", ".join(f"{one.stage} {dict(one.tasks)}" for one in plan)
         self.loop.note(f"plan {names}", b"".join(one.task_of.tobytes() for one in plan))
         self.engine.place(plan, timeout_s)
+        self._soon(0.0, lambda: None)
+
+    def redeal(self, giver: str, taker: str, shards: U16, tasks: int = 1) -> None:
+        """Let shards pass from one executor of an operator to another.
+
+        Raises:
+            PlanError: it cannot be carried out.
+        """
+        self.loop.note(f"deal {giver} -> {taker}", shards.tobytes())
+        self.engine.redeal(giver, taker, shards, tasks)
         self._soon(0.0, lambda: None)
 
     def _resize(self, leases: int) -> None:

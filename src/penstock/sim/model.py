@@ -17,11 +17,12 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.dataplane.keys.hashing import hash_keys, shards_of
-from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.program import Program, StageSpec, operator_of
 from penstock.dataplane.records import Group, Position, Record, TaskPart, unpack_u16, unpack_u32
 from penstock.sim.memory_state import digest_of
 from penstock.sim.programs import GROUPS, KEYS, Row, StepSpec, key_of
 
+FIRST = Position(1, 0)
 _DIGEST = struct.Struct("16s")
 
 
@@ -68,11 +69,13 @@ class PlainState:
 @dataclass
 class _Stage:
     spec: StageSpec
-    epoch: int = 0
     offset: int = 0
-    published: dict[int, list[Row]] = field(default_factory=dict)
-    """Rows of each epoch, in the order of tasks and emission."""
-    at: list[Position] = field(default_factory=list)
+    published: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
+    """Rows of each chain and epoch, in the order of tasks and emission."""
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Newest epoch of each chain."""
+    at: list[dict[str, Position]] = field(default_factory=list)
+    """By shard, and by producer chain."""
     states: list[PlainState] = field(default_factory=list)
     intent: Record | None = None
 
@@ -85,14 +88,25 @@ class Model:
         self._stages = {name: _Stage(spec) for name, spec in program.stages.items()}
         self.sink_rows: dict[int, list[Row]] = {}
         for stage in self._stages.values():
-            stage.at = [Position(1, 0)] * stage.spec.shards
+            stage.at = [{} for _ in range(stage.spec.shards)]
             stage.states = [PlainState() for _ in range(stage.spec.shards)]
 
-    def replay(self, lines: Mapping[str, Sequence[Record]]) -> None:
-        """Follow all chains, producers first."""
+    def replay(self, lines: Mapping[str, Sequence[Record]], ends: Mapping[str, int] | None = None) -> None:
+        """Follow all chains, producers first.
+
+        Args:
+            ends: epoch at which each chain stands, where that may be behind its last record: shards were dealt anew.
+
+        Executors of one operator are followed by epoch, since the epochs of one shard grow whichever chain it is in.
+        """
         for name, stage in self._stages.items():
-            for record in lines[name]:
-                self._apply(stage, record)
+            chains = [chain for chain in lines if operator_of(chain) == name]
+            found = [record for chain in chains for record in lines[chain]]
+            if len(chains) > 1:
+                found.sort(key=lambda record: record.epoch)
+            for record in found:
+                self._apply(stage, record, alone=len(chains) == 1)
+            stage.epochs.update({chain: (ends or stage.epochs).get(chain, 0) for chain in chains})
 
     def check_end(self, rows: int) -> None:
         """After a drained run: everything the source makes went all the way."""
@@ -108,15 +122,18 @@ class Model:
 
     def _left(self, stage: _Stage, producer: _Stage) -> int:
         return sum(
-            len(self._rows(stage, producer, shard, stage.at[shard], None))
+            len(self._rows(stage, producer, chain, shard, stage.at[shard].get(chain, FIRST), None))
             for shard in range(stage.spec.shards)
+            for chain in producer.epochs
         )
 
-    def _apply(self, stage: _Stage, record: Record) -> None:
+    def _apply(self, stage: _Stage, record: Record, alone: bool) -> None:
         name = f"epoch {record.epoch} of '{record.chain}'"
-        expected = stage.epoch if record.kind == "done" else stage.epoch + 1
-        require(record.epoch == expected, f"{name} follows epoch {stage.epoch}")
-        stage.epoch = record.epoch
+        before = stage.epochs.get(record.chain, 0)
+        expected = before if record.kind == "done" else before + 1
+        follows = record.epoch == expected if alone else record.epoch >= expected
+        require(follows, f"{name} follows epoch {before}")
+        stage.epochs[record.chain] = record.epoch
         if stage.spec.kind == "source":
             self._apply_source(stage, record, name)
         elif stage.spec.kind == "sink":
@@ -189,32 +206,47 @@ class Model:
         is published."""
         taken: dict[int, list[Row]] = {}
         for group in groups:
-            (span,) = group.ranges
-            producer = self._stages[span.chain]
-            last = span.end.epoch if span.end.row else span.end.epoch - 1
-            require(span.start <= span.end, f"{name} goes back from {span.start} to {span.end}")
-            require(
-                last <= producer.epoch,
-                f"{name} takes epoch {last} of '{span.chain}', which was never committed",
-            )
-            for shard in unpack_u16(group.shards).tolist():
-                at = stage.at[shard]
-                require(span.start == at, f"{name}: shard {shard} takes from {span.start} and stood at {at}")
-                require(shard not in taken, f"{name} takes shard {shard} twice")
-                taken[shard] = self._rows(stage, producer, shard, span.start, span.end)
+            shards = unpack_u16(group.shards).tolist()
+            twice = [shard for shard in shards if shard in taken]
+            require(not twice, f"{name} takes shard {twice[:1]} twice")
+            taken.update({shard: [] for shard in shards})
+            for span in group.ranges:
+                producer = self._stages[operator_of(span.chain)]
+                last = span.end.epoch if span.end.row else span.end.epoch - 1
+                require(span.start <= span.end, f"{name} goes back from {span.start} to {span.end}")
+                require(
+                    last <= producer.epochs.get(span.chain, 0),
+                    f"{name} takes epoch {last} of '{span.chain}', which was never committed",
+                )
+                for shard in shards:
+                    at = stage.at[shard].get(span.chain, FIRST)
+                    require(
+                        span.start == at, f"{name}: shard {shard} takes from {span.start} and stood at {at}"
+                    )
+                    taken[shard] += self._rows(stage, producer, span.chain, shard, span.start, span.end)
         return taken
 
     def _advance(self, stage: _Stage, groups: Sequence[Group]) -> None:
         for group in groups:
             for shard in unpack_u16(group.shards).tolist():
-                stage.at[shard] = group.ranges[0].end
+                stage.at[shard].update({span.chain: span.end for span in group.ranges})
 
     def _rows(
-        self, stage: _Stage, producer: _Stage, shard: int, start: Position, end: Position | None
+        self,
+        stage: _Stage,
+        producer: _Stage,
+        chain: str,
+        shard: int,
+        start: Position,
+        end: Position | None,
     ) -> list[Row]:
         found: list[Row] = []
-        for epoch, rows in producer.published.items():
-            if epoch < start.epoch or (end is not None and (epoch, 0) >= (end.epoch, end.row)):
+        for (made_by, epoch), rows in producer.published.items():
+            if (
+                made_by != chain
+                or epoch < start.epoch
+                or (end is not None and (epoch, 0) >= (end.epoch, end.row))
+            ):
                 continue
             mine = [row for row in rows if shard_of_row(stage.spec, producer.spec, row) == shard]
             low = start.row if epoch == start.epoch else 0
@@ -224,14 +256,14 @@ class Model:
 
     def _publish(self, stage: _Stage, record: Record, outputs: Sequence[list[Row]], name: str) -> None:
         rows = [row for part in outputs for row in part]
-        stage.published[record.epoch] = rows
+        stage.published[record.chain, record.epoch] = rows
         segments = [segment for part in record.parts for segment in part.segments]
         require(
             sum(segment.rows for segment in segments) == len(rows), f"{name} published another number of rows"
         )
         for spec in self._program.stages.values():
             for given in spec.inputs:
-                if given.producer == record.chain:
+                if given.producer == operator_of(record.chain):
                     self._check_counts(
                         spec, stage.spec, rows, [s.shard_rows for s in segments if s.edge == given.edge], name
                     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from penstock.dataplane import paths, records
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, is_temp
-from penstock.dataplane.program import Program
+from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.recordlog import read_tail
 from penstock.dataplane.records import Record
 from penstock.errors import CheckpointError, FencedError, PenstockError, StorageError
@@ -148,14 +148,20 @@ class Promises:
         """The committed schedule of a drained run gives, in the simple model, what the run gave."""
         self.check_start(driver)
         model = Model(self._program)
+        chains = driver.engine.chains
         model.replay(
-            {name: [self._written[own] for own in line] for name, line in self._lines(driver).items()}
+            {name: [self._written[own] for own in line] for name, line in self._lines(driver).items()},
+            {name: chain.epoch for name, chain in chains.by_name.items()},
         )
         model.check_end(self._rows)
-        for name, chain in driver.engine.chains.by_name.items():
+        for name, spec in self._program.stages.items():
+            owned = [shard for chain in chains.of(name) for shard in chain.shards().tolist()]
+            every = list(range(spec.shards))
+            require(sorted(owned) == every, f"not every shard of '{name}' is in one chain: {owned}")
+        for name, chain in chains.by_name.items():
             if chain.spec.kind == "operator":
-                for shard in range(chain.spec.shards):
-                    same = chain.digest(shard) == model.digest(name, shard)
+                for shard in chain.shards().tolist():
+                    same = chain.digest(shard) == model.digest(operator_of(name), shard)
                     require(same, f"the state of '{name}', shard {shard} is not the model's")
         self._check_sink(model)
 
@@ -203,7 +209,7 @@ def check_owners(driver: Driver, whole: bool = False) -> None:
             owners[name] = lease
             shards.setdefault((stage, shard), []).append((lease, task))
     for stage, run in driver.engine.runs.items() if whole else ():
-        for shard in range(run.spec.shards if run.spec.stateful else 0):
+        for shard in run.shards.mine().tolist() if run.spec.stateful else ():
             slot = run.slots[int(run.task_of[shard])]
             found = shards.get((stage, shard), [])
             require(

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 from penstock.sim.inprocess import Driver
 from penstock.sim.model import Violation
-from penstock.sim.world import DRIVER_ACTIONS, LEASE_ACTIONS, PLAN_ACTIONS, Weather, World
+from penstock.sim.world import (
+    DEAL_ACTIONS,
+    DRIVER_ACTIONS,
+    LEASE_ACTIONS,
+    PLAN_ACTIONS,
+    Weather,
+    World,
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,24 @@ def weather_of(seed: int) -> Weather:
             return Weather(0.004, 0.002, take_over_ratio=0.0, actions=actions, disturbances_per_s=6.0)
         case _:
             return Weather()
+
+
+def dealt_weather_of(seed: int) -> Weather:
+    """As `weather_of`, with shards dealt anew between executors all the time."""
+    actions: tuple[str, ...]
+    match seed % 4:
+        case 0:
+            return Weather(0.0, 0.0, 0.0, actions=DEAL_ACTIONS, disturbances_per_s=60.0, rows=480)
+        case 1:
+            actions = (*DRIVER_ACTIONS, *DEAL_ACTIONS)
+            return Weather(0.0, 0.0, take_over_ratio=0.004, actions=actions, disturbances_per_s=30.0)
+        case 2:
+            actions = ("power", "clean", "kill", *("deal",) * 5)
+            return Weather(0.003, 0.0015, take_over_ratio=0.0, actions=actions, disturbances_per_s=20.0)
+        case _:
+            return Weather(
+                0.0, 0.0, 0.0, actions=DEAL_ACTIONS, disturbances_per_s=50.0, short_lived_files=True
+            )
 
 
 def simulate(seed: int, weather: Weather | None = None, driver_class: type[Driver] = Driver) -> Outcome:

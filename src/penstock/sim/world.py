@@ -23,6 +23,7 @@ from penstock.sim.model import require
 from penstock.sim.plans import random_plan
 from penstock.sim.programs import memory_program
 from penstock.sim.promises import Promises, check_owners
+from penstock.sim.redeals import random_deal
 from penstock.sim.surroundings import SinkLog
 from penstock.sim.timing import SMALL, Delays, quick
 from penstock.testing.disk import SimDisk
@@ -46,6 +47,7 @@ LEASE_ACTIONS = (
     "plan",
 )
 PLAN_ACTIONS = (*("plan",) * 6, "kill", "pause", "cut", "gate", "clean", "resize")
+DEAL_ACTIONS = (*("deal",) * 6, "plan", "plan", "kill", "pause", "cut", "gate", "clean", "resize")
 DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop", "plan")
 
 
@@ -245,7 +247,7 @@ class World:
             action = self.rng.choice(self.weather.actions)
             {
                 "kill": self._kill, "pause": self._pause, "cut": self._cut, "gate": self._gate, "clean": self._clean,
-                "resize": self._resize, "plan": self._plan,
+                "resize": self._resize, "plan": self._plan, "deal": self._deal,
                 "crash": self._crash, "take_over": self._take_over, "power": self.lose_power, "stop": self._stop,
             }[action]()  # fmt: skip
         self.loop.at(self.rng.expovariate(self.weather.disturbances_per_s), self._disturb)
@@ -318,6 +320,20 @@ class World:
                 require(describe_plan(engine) == before, "a plan that was refused has changed something")
             check_owners(self.current)
 
+    def _deal(self) -> None:
+        """Let shards of an operator pass from one executor to another; what cannot be is refused whole."""
+        if self.current is None or (deal := random_deal(self.current.engine, self.rng)) is None:
+            return
+        before = describe_plan(self.current.engine)
+        try:
+            self.current.redeal(deal.giver, deal.taker, deal.shards, deal.tasks)
+            self.count("deal")
+        except PlanError:
+            self.count("deal refused")
+            same = describe_plan(self.current.engine) == before
+            require(same, "a deal that was refused has changed something")
+        check_owners(self.current)
+
     def _clean(self) -> None:
         if self.current is not None:
             self.current.clean_up_soon()
@@ -380,7 +396,7 @@ class World:
         self.start_driver()
         self.promises.check_leftovers()
         last = self.drivers[-1]
-        last.run_until(lambda: all(run.ready.all() for run in last.engine.runs.values()), CALM_S)
+        last.run_until(lambda: all(run.is_whole for run in last.engine.runs.values()), CALM_S)
         up = last.running and last.drained()
         require(up, f"the last restart does not come up: {last.failed or describe(last)}")
 

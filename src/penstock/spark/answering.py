@@ -35,6 +35,14 @@ def _move(query: Query, asked: Request) -> Answer:
     return Answer(True, query.move(asked.operator, asked.shards, asked.task))
 
 
+def _split(query: Query, asked: Request) -> Answer:
+    return Answer(True, query.split(asked.operator))
+
+
+def _merge(query: Query, asked: Request) -> Answer:
+    return Answer(True, query.merge(asked.operator))
+
+
 def _drain(query: Query, asked: Request) -> Answer:
     return Answer(True, query.drain(asked.node, asked.release))
 
@@ -72,6 +80,8 @@ def _rates(query: Query, asked: Request) -> Answer:
 VERBS: dict[str, Callable[[Query, Request], Answer]] = {
     "rescale": _rescale,
     "move": _move,
+    "split": _split,
+    "merge": _merge,
     "drain": _drain,
     "pause": _pause,
     "resume": _resume,

@@ -17,6 +17,8 @@ from penstock.control.apply.actuator import Outcome, Ticket
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.placement import Placement
+from penstock.dataplane.program import operator_of
+from penstock.dataplane.shards import NOBODY
 from penstock.errors import PlanError
 from penstock.spark.nodes import Negotiator
 from penstock.spark.shell import SparkShell
@@ -41,6 +43,8 @@ class Begun:
     """Stages that stand still while it is carried out."""
     placements: tuple[Placement, ...] = ()
     """What is done once they stand still."""
+    dealt: tuple[str, ...] = ()
+    """Operators whose executors are split or merged."""
 
 
 class SparkActuator:
@@ -61,7 +65,7 @@ class SparkActuator:
         if (plan.add_nodes or plan.release_nodes) and self._negotiator is None:
             raise PlanError("this session has no nodes to add or to release; use a cluster.")
         placements = [_placement(name, wanted) for name, wanted in plan.executors.items()]
-        begun = self._shell.hub.ask(lambda: self._begin(placements, plan.global_pause))
+        begun = self._begin_informed(placements, plan)
         if plan.add_nodes or plan.release_nodes:
             begun.nodes = threading.Thread(
                 target=self._negotiate, args=(plan, begun), name="penstock-nodes", daemon=True
@@ -76,10 +80,24 @@ class SparkActuator:
         self._begun[self._count] = begun
         return Ticket(self._count)
 
-    def _begin(self, placements: list[Placement], pause: bool) -> Begun:
+    def _begin_informed(self, placements: list[Placement], plan: Plan) -> Begun:
+        """Begin; what is refused is tried once more after a look at what Spark has now: a node may just have come."""
+        try:
+            return self._shell.hub.ask(lambda: self._begin(placements, plan))
+        except PlanError:
+            self._shell.chores.check_capacity()
+            return self._shell.hub.ask(lambda: self._begin(placements, plan))
+
+    def _begin(self, placements: list[Placement], plan: Plan) -> Begun:
         engine = self._shell.engine
         begun = Begun(engine.now(), tuple(one.stage for one in placements), engine.placing.moves_made)
-        if not pause:
+        begun.dealt = tuple(operator_of(one.giver) for one in plan.passes)
+        for one in plan.passes:
+            run = engine.runs[one.giver]
+            shards = np.array(one.shards, np.uint16)
+            taker = one.taker or engine.redealing.next_name(operator_of(one.giver))
+            engine.redeal(one.giver, taker, shards, len({*run.shards.goal[shards].tolist()}))
+        if not plan.global_pause:
             engine.place(placements)
         else:
             engine.placing.check(placements)
@@ -161,6 +179,8 @@ class SparkActuator:
         engine = self._shell.engine
         if begun.paused:
             return None
+        if any(map(engine.redealing.is_under_way, begun.dealt)):
+            return None
         refused = [why for name in begun.stages if (why := engine.placing.why_not(name)) is not None]
         if not refused and not all(engine.placing.is_settled(name) for name in begun.stages):
             return None
@@ -182,22 +202,23 @@ class SparkActuator:
 
 
 def current_plans(engine: Engine) -> dict[str, ExecutorPlan]:
-    """Return the tasks of every operator that are to stay, the node of each, and its shards."""
+    """Return the tasks of every executor that are to stay, the node of each, and its shards."""
     found = {}
     for name, run in engine.runs.items():
-        if run.spec.kind == "operator":
+        if run.spec.kind == "operator" and len(run.shards.mine()):
             tasks = {
                 slot.index: engine.leases[slot.lease].node if slot.lease in engine.leases else slot.node or ""
                 for slot in run.slots.values()
                 if not slot.leaving
             }
-            found[name] = ExecutorPlan(tasks, run.shards.goal.astype(np.int32))
+            goal = run.shards.goal.astype(np.int32)
+            found[name] = ExecutorPlan(tasks, np.where(goal == NOBODY, -1, goal).astype(np.int32))
     return found
 
 
 def _placement(name: str, wanted: ExecutorPlan) -> Placement:
     tasks: dict[int, str | None] = {index: node or None for index, node in wanted.tasks.items()}
-    return Placement(name, tasks, wanted.task_of.astype(np.uint16))
+    return Placement(name, tasks, np.where(wanted.task_of < 0, NOBODY, wanted.task_of).astype(np.uint16))
 
 
 def _upstream(engine: Engine, stages: tuple[str, ...]) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ class Chores:
         self.lease_failures = 0
         """Leases in a row that ended before they could work."""
         self._due = threading.Event()
+        self._looking = threading.Lock()
         self._end_mark: DrainMark | None = None
         self._slots = 0
         self._chore_failures = 0
@@ -94,7 +95,7 @@ class Chores:
             self._beaten_at = now
             self._shell.log.log.check_claim()
             self._tolerantly(self._beat)
-            self._check_capacity()
+            self.check_capacity()
             self._mention_slow_epochs()
         if (
             self._shell.sources_ended is not None
@@ -158,14 +159,14 @@ class Chores:
     def _ask_for_leases(self) -> None:
         if self._shell.hub.ask(self._shell.engine.wanted_leases) <= len(self._office.asked):
             return
-        self._check_capacity()
+        self.check_capacity()
         missing = self._shell.hub.ask(self._shell.engine.wanted_leases) - len(self._office.asked)
         offers = [self._office.prepare() for _ in range(min(missing, self._office.room(self._reserve)))]
         if not offers:
             return
         awaited, asked = self._office.awaited(), [offer.lease for offer in offers]
         serves = self._shell.hub.ask(lambda: self._shell.engine.foresee_leases(awaited, asked))
-        tasks_of = {name: len(run.slots) for name, run in self._shell.engine.runs.items()}
+        tasks_of = {name: len(run.slots) for name, run in list(self._shell.engine.runs.items())}
         for offer in offers:
             self._shell.hub.expect(offer.lease, offer.token)
             served = serves[offer.lease]
@@ -173,6 +174,11 @@ class Chores:
             self._office.submit(
                 offer, describe_lease(served, tasks_of), wanted, self._shell.engine.placing.avoid
             )
+
+    def check_capacity(self) -> None:
+        """Tell the engine what nodes and slots Spark has now. Any thread but the hub's."""
+        with self._looking:
+            self._check_capacity()
 
     def _check_capacity(self) -> None:
         slots, held = self._office.slots(), len(self._office.asked)

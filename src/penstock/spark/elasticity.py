@@ -29,7 +29,9 @@ from penstock.control.plan.shards import Shards
 from penstock.control.policy.protocol import Limits, Policy
 from penstock.control.policy.registry import make_policy
 from penstock.dataplane.metrics import read_all, success_of
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.sojourns import Success
+from penstock.dataplane.splitting import Pass, executors_of, plan_merge, plan_split
 from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, current_plans
 from penstock.spark.control_metrics import CONTROL
@@ -76,18 +78,49 @@ class Elasticity:
         if wanted is not None and sum(wanted.values()) != cores:
             raise PlanError(f"'{operator}': the cores of {dict(wanted)} do not add up to {cores}.")
         shards, room = self._shell.hub.ask(
-            lambda: (_shards(self._shell.engine, operator), self._room(operator))
+            lambda: (
+                [
+                    _shards(self._shell.engine, run.spec.name)
+                    for run in executors_of(self._shell.engine, operator)
+                ],
+                self._room(operator),
+            )
         )
-        placed = plan_executor(
-            shards, dict(wanted) if wanted is not None else spread_cores(shards, cores, room)
-        )
-        self._actuator.apply(Plan({operator: placed.plan}))
-        moved = len(placed.balance.moves)
-        return f"'{operator}' goes from {len(shards.tasks)} to {cores} cores; {moved} of its shards move"
+        if wanted is not None and len(shards) > 1:
+            names = ", ".join(one.executor for one in shards)
+            raise PlanError(f"'{operator}' has the executors {names}; say the nodes of one of them.")
+        plans, moved = {}, 0
+        for one, share in zip(shards, share_cores(operator, shards, cores), strict=True):
+            placed = plan_executor(
+                one, dict(wanted) if wanted is not None else spread_cores(one, share, room)
+            )
+            plans[one.executor] = placed.plan
+            moved += len(placed.balance.moves)
+            room = {node: free - placed.plan.cores_by_node().get(node, 0) for node, free in room.items()}
+        self._actuator.apply(Plan(plans))
+        before = sum(len(one.tasks) for one in shards)
+        return f"'{operator}' goes from {before} to {cores} cores; {moved} of its shards move"
+
+    def split(self, operator: str) -> str:
+        """Begin to let an operator have one executor more."""
+        return self._pass(lambda engine: plan_split(engine, operator))
+
+    def merge(self, operator: str) -> str:
+        """Begin to let an operator have one executor less."""
+        return self._pass(lambda engine: plan_merge(engine, operator))
+
+    def _pass(self, plan: Callable[[Engine], Pass]) -> str:
+        def begin() -> Pass:
+            found = plan(self._shell.engine)
+            self._shell.engine.redeal(found.giver, found.taker, found.shards, found.tasks)
+            return found
+
+        one = self._shell.hub.ask(begin)
+        return f"{len(one.shards)} shards of '{one.giver}' pass to '{one.taker}' with {one.tasks} cores"
 
     def move(self, operator: str, shards: Sequence[int], task: int) -> str:
         """Give shards to a task."""
-        now = self._actuator.current()[operator]
+        operator, now = self._executor_with(operator, shards)
         if task not in now.tasks:
             raise PlanError(f"'{operator}' has no task {task}; it has {', '.join(map(str, now.tasks))}.")
         there = len(now.task_of)
@@ -99,6 +132,22 @@ class Elasticity:
         self._actuator.apply(Plan({operator: ExecutorPlan(now.tasks, task_of)}))
         return f"{len(shards)} shards of '{operator}' go to task {task}"
 
+    def _executor_with(self, operator: str, shards: Sequence[int]) -> tuple[str, ExecutorPlan]:
+        """The executor of an operator that has all of these shards; its only one, where nobody does."""
+        current = self._actuator.current()
+        mine = {name: plan for name, plan in current.items() if operator in (name, operator_of(name))}
+        for name, plan in mine.items():
+            if all(0 <= shard < len(plan.task_of) and plan.task_of[shard] >= 0 for shard in shards):
+                return name, plan
+        if not mine:
+            raise PlanError(f"'{operator}' is no operator, or an executor that has no shards.")
+        if len(mine) > 1:
+            raise PlanError(
+                f"shards {', '.join(map(str, shards))} are not all in one executor of '{operator}', which has "
+                f"{', '.join(mine)}; a shard moves between tasks of its executor."
+            )
+        return next(iter(mine.items()))
+
     def drain(self, node: str, release: bool, timeout_s: float) -> str:
         """Plan all tasks off a node, wait until they are, and give it back if that is wanted."""
         known = [one.executor_id for one in nodes(self._spark)]
@@ -106,8 +155,13 @@ class Elasticity:
             raise PlanError(f"there is no node {node}; the nodes there are: {', '.join(known)}.")
         if known == [node]:
             raise PlanError(f"node {node} is the only one; add another before you drain it.")
-        plan = self._shell.hub.ask(lambda: self._off(node, [one for one in known if one != node]))
-        ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        self._shell.chores.check_capacity()
+        plan = self._shell.hub.ask(lambda: self._off(node))
+        try:
+            ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+        except PlanError:
+            self._shell.hub.ask(lambda: self._shell.engine.placing.avoid.discard(node))
+            raise
         deadline = time.monotonic() + timeout_s
         outcome = self._await(ticket, timeout_s)
         if not outcome.ok:
@@ -125,19 +179,24 @@ class Elasticity:
     def _leases_on(self, node: str) -> int:
         return sum(lease.node == node for lease in self._shell.engine.leases.values())
 
-    def _off(self, node: str, others: list[str]) -> dict[str, ExecutorPlan]:
-        engine = self._shell.engine
+    def _off(self, node: str) -> dict[str, ExecutorPlan]:
+        """Plans that take all operators off a node; where the others have no slots for all its cores, they have fewer."""
+        engine, placing = self._shell.engine, self._shell.engine.placing
+        placing.avoid.add(node)
+        held = Counter(lease.node for lease in engine.leases.values())
+        free = {
+            one: slots - held[one] for one, slots in placing.node_slots.items() if one not in placing.avoid
+        }
+        # Some slots are kept for ingest and sinks, on whichever node.
+        left = placing.capacity - placing.node_slots.get(node, 0) - (len(engine.leases) - held[node])
         found = {}
-        engine.placing.avoid.add(node)
         for name, run in engine.runs.items():
-            if run.spec.kind != "operator":
-                continue
-            shards = _shards(engine, name)
-            cores = Counter(shards.tasks.values())
-            gone = cores.pop(node, 0)
-            if gone:
-                for _ in range(gone):
-                    cores[min(others, key=lambda one: cores[one])] += 1
+            shards = None
+            if run.spec.kind == "operator" and len(run.shards.mine()):
+                shards = _shards(engine, name)
+            if shards is not None and node in shards.tasks.values():
+                cores = take_off(Counter(shards.tasks.values()), node, free, left)
+                left -= sum(cores.values()) - sum(one != node for one in shards.tasks.values())
                 found[name] = plan_executor(shards, cores).plan
         return found
 
@@ -156,7 +215,7 @@ class Elasticity:
         held = Counter(
             engine.leases[slot.lease].node
             for slot in engine.placing.slots()
-            if slot.lease in engine.leases and slot.stage != operator
+            if slot.lease in engine.leases and operator not in (slot.stage, operator_of(slot.stage))
         )
         if is_local(self._spark):
             return {LOCAL_NODE: max(engine.placing.capacity - held[LOCAL_NODE], 1)}
@@ -228,7 +287,7 @@ class Elasticity:
 
         def look() -> dict[str, Success]:
             engine = self._shell.engine
-            found = {name: success_of(run, engine.now()) for name, run in engine.runs.items()}
+            found = {name: success_of(engine, name, engine.now()) for name in engine.program.stages}
             return {name: one for name, one in found.items() if one is not None}
 
         told: dict[str, Success] = self._shell.hub.ask(look)
@@ -246,7 +305,7 @@ class Elasticity:
             engine = self._shell.engine
             return [
                 f"{name} task {index} on node {node or 'none yet'}: {int((plan.task_of == index).sum())} of "
-                f"{len(plan.task_of)} shards, {engine.runs[name].counts.task_rows.get(index, 0):,} rows"
+                f"{int((plan.task_of >= 0).sum())} shards, {engine.runs[name].counts.task_rows.get(index, 0):,} rows"
                 for name, plan in current_plans(engine).items()
                 for index, node in plan.tasks.items()
             ]
@@ -296,6 +355,7 @@ class Elasticity:
             max(1, cores),
             max_nodes=len(there),
             cores_per_node=max(node.cores for node in there),
+            redeals=True,
         )
 
     def _nodes(self) -> list[NodeSample]:
@@ -325,6 +385,40 @@ def spread_cores(shards: Shards, cores: int, room: Mapping[str, int]) -> dict[st
         free = [node for node in room if room[node] > held[node]]
         held[max(free, key=lambda node: (held[node] > 0, room[node] - held[node]))] += 1
     return {node: count for node, count in held.items() if count}
+
+
+def share_cores(operator: str, executors: Sequence[Shards], cores: int) -> list[int]:
+    """Return the cores of each executor of an operator: one each, the rest by load, the busiest for its cores first.
+
+    Raises:
+        PlanError: there are fewer cores than executors.
+    """
+    if cores < len(executors):
+        raise PlanError(
+            f"'{operator}' has {len(executors)} executors and cannot have {cores} cores; merge some first."
+        )
+    loads = [float(one.load.sum()) + 1e-9 for one in executors]
+    share = [1] * len(executors)
+    for _ in range(cores - len(executors)):
+        share[max(range(len(share)), key=lambda at: loads[at] / share[at])] += 1
+    return share
+
+
+def take_off(cores: Counter[str], node: str, free: dict[str, int], left: int) -> Counter[str]:
+    """Return the cores of an operator without a node: those it had there go where slots are free, as far as they are.
+
+    Args:
+        free: slots of each other node that nobody holds; those taken are counted off.
+        left: leases that may be had besides those on the other nodes. An operator that has no core elsewhere gets one all
+            the same: then a lease serves two tasks.
+    """
+    kept = Counter({one: count for one, count in cores.items() if one != node and count})
+    for number in range(cores[node]):
+        there = max(free, key=lambda one: (free[one], one))
+        if (free[there] > 0 and number < left) or not kept:
+            kept[there] += 1
+            free[there] -= 1
+    return kept
 
 
 def guards_of(policy: Policy) -> Guards:

@@ -5,6 +5,7 @@ Called in the hub's thread, where nothing changes meanwhile; it takes well under
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -12,7 +13,9 @@ import numpy as np
 from penstock.control.measure.sample import ExecutorSample, NodeSample, Sample, TaskSample
 from penstock.control.sla import END_TO_END, SLA
 from penstock.dataplane.engine import Engine
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.run import Run
+from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sojourns import Bound, Pairs
 
 
@@ -24,15 +27,16 @@ def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> 
         since_s: when the sample before was taken; latency is of rows committed since then.
     """
     now = engine.now()
-    operators = {name: run for name, run in engine.runs.items() if run.spec.kind == "operator"}
-    executors = {name: _executor(engine, run, since_s) for name, run in operators.items()}
-    edges = {
-        (producer, name): rows
-        for name, run in operators.items()
-        for producer, rows in run.counts.arrived_from.items()
+    operators = {
+        name: run for name, run in engine.runs.items() if run.spec.kind == "operator" and run.chain.groups
     }
+    executors = {name: _executor(engine, run, since_s) for name, run in operators.items()}
+    edges: Counter[tuple[str, str]] = Counter()
+    for name, run in engine.runs.items():
+        for producer, rows in run.counts.arrived_from.items() if run.spec.kind == "operator" else ():
+            edges[operator_of(producer), operator_of(name)] += rows
     sources = {name: run.chain.rows_in for name, run in engine.runs.items() if run.spec.kind == "source"}
-    last = [engine.latency[name].since(since_s) for name in _last_stages(engine)]
+    last = [engine.latency_since(name, since_s) for name in _last_stages(engine)]
     found = [one for one in last if one is not None]
     return Sample(
         now,
@@ -40,7 +44,8 @@ def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> 
         {node.name: node for node in nodes},
         edges,
         sources,
-        treating=not all(engine.placing.is_settled(name) for name in operators),
+        treating=not all(engine.placing.is_settled(name) for name in operators)
+        or any(map(engine.redealing.is_under_way, engine.program.stages)),
         latency_s=max(one.mean_ms for one in found) / 1e3 if found else None,
         latency_p99_s=max(one.p99_ms for one in found) / 1e3 if found else None,
     )
@@ -52,12 +57,15 @@ def judge_by(engine: Engine, sla: SLA) -> None:
     quantile = None if sla.is_mean else float(sla.quantile)
     bound = Bound(sla.latency, sla.window, quantile, sla.scope == END_TO_END)
     judged = _last_stages(engine) if bound.from_source else list(engine.runs)
-    for name, run in engine.runs.items():
-        kept = run.counts.sojourns
-        if name not in judged or run.spec.kind != "operator":
+    for name in engine.program.stages:
+        first, *others = engine.runs_of(name)
+        kept = first.counts.sojourns
+        if name not in judged or first.spec.kind != "operator":
             kept.pairs = None
         elif kept.pairs is None or kept.pairs.bound != bound:
-            kept.pairs = Pairs(run.spec.shards, bound, engine.now())
+            kept.pairs = Pairs(first.spec.shards, bound, engine.now())
+        for run in others:  # executors of one operator are judged as one
+            run.counts.sojourns.pairs = kept.pairs
 
 
 def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
@@ -74,9 +82,10 @@ def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
         if slot.lease in leases
     )
     chain = run.chain
+    goal = run.shards.goal.astype(np.int32)
     return ExecutorSample(
-        run.spec.name,
-        run.shards.goal.astype(np.int32),
+        operator_of(run.spec.name),
+        np.where(goal == NOBODY, -1, goal).astype(np.int32),
         counts.arrived.copy(),
         counts.completed.copy(),
         counts.busy_s.copy(),
@@ -97,13 +106,10 @@ def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
 
 def _last_stages(engine: Engine) -> list[str]:
     """Operators whose rows no other operator takes: where an input row has gone through."""
-    runs = engine.runs
-    fed = {edge.consumer for run in runs.values() for edge in run.spec.edges}
-    operators = [name for name, run in runs.items() if run.spec.kind == "operator" and name in fed]
+    stages = engine.program.stages
+    fed = {edge.consumer for spec in stages.values() for edge in spec.edges}
+    operators = [name for name, spec in stages.items() if spec.kind == "operator" and name in fed]
     inner = {
-        name
-        for name in operators
-        for edge in runs[name].spec.edges
-        if runs[edge.consumer].spec.kind == "operator"
+        name for name in operators for edge in stages[name].edges if stages[edge.consumer].kind == "operator"
     }
     return [name for name in operators if name not in inner] or operators

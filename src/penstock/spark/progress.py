@@ -19,10 +19,12 @@ from penstock.dataplane.metrics import (
     OUTPUT,
     QUERY,
     STAGE,
+    WINDOW_S,
     QueryLook,
     StageLook,
     iso_time,
     read_all,
+    read_together,
 )
 
 if TYPE_CHECKING:
@@ -68,17 +70,30 @@ def take_reading(engine: Engine, log: tuple[float, int] = (0.0, 0)) -> Reading:
         log: seconds spent on appending records so far, and how many appends that were.
     """
     now = time.monotonic()
-    looks = {name: StageLook(engine, run, now) for name, run in engine.runs.items()}
+    looks = {name: StageLook(engine, engine.runs[name], now) for name in engine.program.stages}
     tables = {"source": INPUT, "operator": OPERATOR, "sink": OUTPUT}
     facts: dict[str, Any] = read_all(QUERY, QueryLook(engine, *log))
     facts |= {"control": None, "inputs": {}, "operators": {}, "outputs": {}}
     parts = {"source": "inputs", "operator": "operators", "sink": "outputs"}
     for name, look in looks.items():
         kind = look.run.spec.kind
-        facts[parts[kind]][name] = read_all(STAGE, look) | read_all(tables[kind], look)
+        told = _executors(engine, name, now) if len(engine.runs_of(name)) > 1 else None
+        facts[parts[kind]][name] = told or read_all(STAGE, look) | read_all(tables[kind], look)
     sources = {name: look for name, look in looks.items() if look.run.spec.kind == "source"}
     due = {name: look.due_rows for name, look in sources.items()}
     return Reading(now, facts, due, {name: _offset(look) for name, look in sources.items()})
+
+
+def _executors(engine: Engine, operator: str, now: float) -> dict[str, Any]:
+    """An operator as all its executors together give it, and each of those that has shards below it."""
+    runs = [run for run in engine.runs_of(operator) if run.chain.groups]
+    looks = [StageLook(engine, run, now) for run in runs]
+    told = read_together(STAGE, looks) | read_together(OPERATOR, looks)
+    latency = engine.latency_since(operator, now - WINDOW_S)
+    if latency is not None:
+        told |= {"latencyMeanMs": round(latency.mean_ms, 3), "latencyP99Ms": round(latency.p99_ms, 3)}
+    each = {look.run.spec.name: read_all(STAGE, look) | read_all(OPERATOR, look) for look in looks}
+    return told | {"executors": each}
 
 
 def _offset(look: StageLook) -> int:

@@ -23,6 +23,7 @@ from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.requests import answer_requests
 from penstock.errors import DeclarationError, PenstockError, QueryError
 from penstock.spark import listening
@@ -217,7 +218,7 @@ class Query:
         """
         self._check_operator(operator)
         start = time.monotonic() - 10.0 if since is None else since
-        found: Latency | None = self._ask(lambda shell: shell.engine.latency[operator].since(start))
+        found: Latency | None = self._ask(lambda shell: shell.engine.latency_since(operator, start))
         return found
 
     # -- elasticity ---------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator)
+        self._check_operator(operator, executors=True)
         return self.elasticity.rescale(operator, cores, nodes)
 
     def move(self, operator: str, shards: int | Iterable[int], task: int) -> str:
@@ -248,8 +249,33 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator)
+        self._check_operator(operator, executors=True)
         return self.elasticity.move(operator, [shards] if isinstance(shards, int) else list(shards), task)
+
+    def split(self, operator: str) -> str:
+        """Let an operator have one executor more: the busiest one gives it half of its tasks and their shards. Rows keep
+        flowing; both stand still for as long as it takes to write one record. Returns what was begun, in a sentence.
+
+        Args:
+            operator: its name, or that of one of its executors, such as `match#2`, which is the one to be split.
+
+        Raises:
+            PlanError: it cannot be done, and why; nothing has changed.
+        """
+        self._check_operator(operator, executors=True)
+        return self.elasticity.split(operator)
+
+    def merge(self, operator: str) -> str:
+        """Let an operator have one executor less: the idlest one gives all its tasks and shards to the next.
+
+        Args:
+            operator: its name, or that of the executor that is to end.
+
+        Raises:
+            PlanError: it cannot be done, and why; nothing has changed.
+        """
+        self._check_operator(operator, executors=True)
+        return self.elasticity.merge(operator)
 
     def drain(self, node: str, release: bool = False, timeout: float = 60.0) -> str:
         """Take everything of this query off a node, and wait until it is; with `release`, give the node back to Spark.
@@ -281,18 +307,25 @@ class Query:
         return (
             self._ask(
                 lambda shell: [
-                    (int(version), shell.engine.chains[operator].digest(shard))
-                    for shard, version in enumerate(shell.engine.chains[operator].versions)
+                    (int(chain.versions[shard]), chain.digest(shard))
+                    for shard, chain in sorted(
+                        (
+                            (shard, at)
+                            for at in shell.engine.chains.of(operator)
+                            for shard in at.shards().tolist()
+                        ),
+                        key=lambda one: one[0],
+                    )
                 ]
             )
             or []
         )
 
-    def _check_operator(self, name: str) -> None:
+    def _check_operator(self, name: str, executors: bool = False) -> None:
         if self._shell is None:
             return
         there = list(self._shell.engine.program.stages)
-        if name not in there:
+        if name not in there and not (executors and operator_of(str(name)) in there):
             raise DeclarationError(
                 f"query {self.name or self.id} has no operator {name!r}{nearest(str(name), there)}; it has "
                 f"{', '.join(there)}."

@@ -140,9 +140,9 @@ class SparkShell(Listener):
         if self._ended.is_set():
             return
         with contextlib.suppress(Exception):
-            self.hub.ask(self._begin_stop)
+            self.hub.ask(self.engine.begin_stop)
             deadline = time.monotonic() + drain_s
-            while time.monotonic() < deadline and not self.hub.ask(self._is_quiet):
+            while time.monotonic() < deadline and not self.hub.ask(self.engine.is_quiet):
                 time.sleep(0.01)
         self.finish(None)
 
@@ -158,12 +158,6 @@ class SparkShell(Listener):
     @property
     def over(self) -> bool:
         return self._ended.is_set()
-
-    def _begin_stop(self) -> None:
-        self.engine.stopping = True
-
-    def _is_quiet(self) -> bool:
-        return all(run.phase == "idle" for run in self.engine.runs.values())
 
     def finish(self, error: PenstockError | None) -> None:
         with self._finishing:

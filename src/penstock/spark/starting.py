@@ -33,6 +33,7 @@ from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
     CONTROL_SECONDS,
+    EXECUTORS,
     EXPORT,
     EXPORT_BYTES,
     JOURNAL,
@@ -67,6 +68,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         tasks=real_cores(spark),
         memory_bytes=settings.memory_bytes,
         also={str(one.name): one.node for one in declared.also},
+        executors=EXECUTORS.of(options),
     )
     program = with_sink_settings(program, declared.also)
     program = add_exports(program, EXPORT.of(options))

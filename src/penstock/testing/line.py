@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from penstock.dataplane import paths, recordlog, records
 from penstock.dataplane.disk import Disk, PosixDisk
-from penstock.dataplane.records import Base, Record
+from penstock.dataplane.program import operator_of
+from penstock.dataplane.records import Base, Record, Redeal
+
+Heads = Mapping[str, tuple[bytes, int | None]]
+"""Hash of the newest record of each chain and its epoch, None where that is not known."""
 
 
 class CheckFailure(AssertionError):
@@ -50,6 +54,20 @@ class Line:
         """Return the records of one chain."""
         return [record for record in self.records() if record.chain == chain]
 
+    def of_stage(self, stage: str) -> list[Record]:
+        """Return the records of one stage, of all executors of an operator as they were committed."""
+        return [record for record in self.records() if operator_of(record.chain) == stage]
+
+    def events_of(self, stage: str) -> Iterator[Record | Redeal]:
+        """Yield the records of one stage, and how its shards were dealt anew between them."""
+        for part in self.parts:
+            yield from (one for one in part.base.redeals if operator_of(one.giver) == stage)
+            yield from (record for record, _ in part.records if operator_of(record.chain) == stage)
+
+    def chains_of(self, stage: str) -> list[str]:
+        """Return all chains that a stage has come to have."""
+        return [one.chain for one in self.parts[-1].base.chains if operator_of(one.chain) == stage] or [stage]
+
 
 def read_line(checkpoint: str, disk: Disk | None = None) -> Line:
     """Read the reachable line of records, from the first one to the newest.
@@ -65,33 +83,49 @@ def read_line(checkpoint: str, disk: Disk | None = None) -> Line:
     found = map(paths.parse_log, disk.list(paths.logs(checkpoint)))
     read = [recordlog.read_part(disk, checkpoint, part) for part in sorted(p for p in found if p is not None)]
     line: list[LinePart] = []
-    wanted: dict[str, bytes] | None = None
+    wanted: Heads | None = None
     for tail in reversed(read):
         assert tail.base is not None and tail.part is not None
         kept = list(tail.records) if wanted is None else _prefix(tail.base, tail.records, wanted)
         if kept is None:
             continue
         line.append(LinePart(tail.part, tail.base, kept))
-        wanted = _heads(tail.base)
-    if wanted is None or any(head != records.NO_HASH for head in wanted.values()):
+        wanted = _heads(tail.base, before=True)
+    if wanted is None or any(head != records.NO_HASH for head, _ in wanted.values()):
         raise CheckFailure(
             [f"{checkpoint}: no log part leads to the first record; was the run made with retain_all?"]
         )
     return Line(checkpoint, line[::-1], disk)
 
 
-def _heads(base: Base) -> dict[str, bytes]:
-    return {chain.chain: chain.hash for chain in base.chains}
+def _heads(base: Base, before: bool = False) -> Heads:
+    """Where all chains stand as a base begins; or stood before what it says was dealt anew, which moves epochs on."""
+    dealt = {name for one in base.redeals for name in (one.giver, one.taker)} if before else set()
+    return {
+        chain.chain: (chain.hash, None if chain.chain in dealt else chain.epoch)
+        for chain in base.chains
+        if chain.hash != records.NO_HASH or chain.epoch
+    }
+
+
+def _agree(heads: Heads, wanted: Heads) -> bool:
+    if heads.keys() - wanted.keys():
+        return False
+    none = (records.NO_HASH, 0)
+    return all(
+        heads.get(name, none)[0] == head and (epoch is None or heads.get(name, none)[1] == epoch)
+        for name, (head, epoch) in wanted.items()
+    )
 
 
 def _prefix(
-    base: Base, tail: Sequence[tuple[Record, bytes]], wanted: Mapping[str, bytes]
+    base: Base, tail: Sequence[tuple[Record, bytes]], wanted: Heads
 ) -> list[tuple[Record, bytes]] | None:
-    heads = _heads(base)
-    if heads == wanted:
+    heads = dict(_heads(base))
+    if _agree(heads, wanted):
         return []
     for number, (record, encoded) in enumerate(tail, 1):
-        heads[record.chain] = records.hash_of(encoded)
-        if heads == wanted:
+        heads[record.chain] = (records.hash_of(encoded), record.epoch)
+        if _agree(heads, wanted):
             return list(tail[:number])
     return None

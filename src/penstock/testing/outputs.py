@@ -25,7 +25,7 @@ def output_rows(line: Line, program: Program, stage: str) -> pa.Table:
     schema = edge.schema_of(spec.schema)
     found = [
         read_segment(line.disk, line.checkpoint, segment.extent, schema).batch
-        for record in line.of(stage)
+        for record in line.of_stage(stage)
         for part in record.parts
         for segment in part.segments
         if segment.edge == edge.edge
@@ -57,7 +57,7 @@ def rows_by_key(rows: pa.Table, keys: Sequence[str]) -> dict[tuple[object, ...],
 def operator_digest(line: Line, program: Program, operator: str) -> bytes:
     """Return the digest of an operator's whole state: the sum over its shards, which no routing changes."""
     digests = np.zeros((program.stages[operator].shards, 2), np.uint64)
-    for record in line.of(operator):
+    for record in line.of_stage(operator):
         for part in record.parts:
             digests[unpack_u16(part.changed)] = np.frombuffer(part.digests, "<u8").reshape(-1, 2)
     total: bytes = digests.sum(axis=0, dtype=np.uint64).astype("<u8").tobytes()

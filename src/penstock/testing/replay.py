@@ -163,8 +163,9 @@ class _Operator:
         self._spec = spec
         self._faults = faults
         self._outputs = {
-            (given.edge, given.producer): _segments_by_epoch(line, given.edge, given.producer)
+            (given.edge, chain): _segments_by_epoch(line, given.edge, chain)
             for given in spec.inputs
+            for chain in line.chains_of(given.producer)
         }
         schema = next(given.schema for given in spec.inputs if given.slot == 0)
         self._logic: Logic = spec.logic.build(spec.name, spec.keys, schema, spec.shards, program.memory_bytes)
@@ -177,7 +178,7 @@ class _Operator:
     def run(self) -> Replayed:
         epochs = rows = digests = 0
         try:
-            for record in self._line.of(self._spec.name):
+            for record in self._line.of_stage(self._spec.name):
                 try:
                     took, compared = self._epoch(record)
                 except (PenstockError, ValueError, pa.ArrowException) as error:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.dataplane.disk import Disk, PosixCalls, StepDisk
-from penstock.dataplane.program import StageSpec
+from penstock.dataplane.program import StageSpec, operator_of
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import DeclarationError, PenstockError
 from penstock.testing.clocks import ManualClock, parse_positive
@@ -189,7 +189,7 @@ class _Story:
     def _idle_s(self) -> float:
         """Seconds for which nothing can happen; 0 while something is under way."""
         engine, wall = self._driver.engine, self._loop.wall()
-        if not engine.quiet() or not all(run.ready.all() for run in engine.runs.values()):
+        if not engine.quiet() or not all(run.is_whole for run in engine.runs.values()):
             return 0.0
         if any(engine.chains[name].offset < due for name, due in engine.sources.due_now().items()):
             return 0.0
@@ -218,7 +218,7 @@ class _Story:
         waiting = {
             edge.consumer
             for name, chain in engine.chains.by_name.items()
-            for edge in program.stages[name].edges
+            for edge in program.stages[operator_of(name)].edges
             if chain.out[edge.edge]
         }
         said.extend(f"rows wait in front of '{name}'" for name in sorted(waiting))

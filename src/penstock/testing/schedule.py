@@ -16,8 +16,17 @@ from penstock.dataplane.chains import Chains
 from penstock.dataplane.channel import Deal, EdgeSpec
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.logic.protocol import MAIN
-from penstock.dataplane.program import Program, StageSpec
-from penstock.dataplane.records import Base, Position, Record, Segment, TaskPart, unpack_u16, unpack_u32
+from penstock.dataplane.program import Program, StageSpec, operator_of
+from penstock.dataplane.records import (
+    Base,
+    Position,
+    Record,
+    Redeal,
+    Segment,
+    TaskPart,
+    unpack_u16,
+    unpack_u32,
+)
 from penstock.dataplane.state.protocol import I64
 from penstock.testing.line import CheckFailure, Line, LinePart, read_line
 
@@ -49,8 +58,11 @@ def find_schedule_faults(line: Line, program: Program, complete: bool = False) -
     seen = _Schedule(program)
     for number, part in enumerate(line.parts):
         if number:
+            seen.redeal(part.base)
             seen.check_base(part.base)
             seen.faults.extend(_fold_faults(program, line.parts[number - 1], part.base))
+        else:
+            seen.begin(part.base)
         for record, encoded in part.records:
             seen.add(record, encoded)
     if complete:
@@ -62,9 +74,13 @@ def _fold_faults(program: Program, before: LinePart, base: Base) -> list[str]:
     chains = Chains(program)
     try:
         chains.load(before.base, before.records)
+        for one in base.redeals:
+            chains.redeal(one)
     except Exception as error:
         return [f"part {before.part}: its records do not fold: {error}"]
-    folded = chains.to_base(base.query, base.generation, base.part, base.identity, base.time_us)
+    folded = chains.to_base(base.query, base.generation, base.part, base.identity, base.time_us, base.redeals)
+    if [one.chain for one in base.chains] != [one.chain for one in folded.chains]:
+        return [f"part {base.generation}-{base.part}: its base is of other chains than the last part"]
     return [
         f"part {base.generation}-{base.part}: the base of '{mine.chain}' is not the fold of the last part"
         for mine, theirs in zip(base.chains, folded.chains, strict=True)
@@ -76,16 +92,36 @@ def _alone(chain: records.ChainBase) -> Base:
     return Base(0, "", 0, 0, b"", 0, [chain])
 
 
+def _rows_in(published: Mapping[int, I64], start: Position, end: Position) -> dict[int, int]:
+    """Rows of every shard between two positions of a chain."""
+    found: dict[int, int] = defaultdict(int)
+    for epoch, counts in published.items():
+        if start.epoch <= epoch and Position(epoch, 0) < end:
+            low = start.row if epoch == start.epoch else 0
+            for shard in np.flatnonzero(counts).tolist():
+                high = min(int(counts[shard]), end.row) if epoch == end.epoch else int(counts[shard])
+                found[shard] += max(0, high - low)
+    return found
+
+
 class _Consumer:
-    """Where each shard of one stage stands, by the ranges seen so far."""
+    """Where each shard of one stage stands, by the ranges seen so far, and in which chain it is."""
 
     def __init__(self, spec: StageSpec) -> None:
         self.spec = spec
-        self.at: dict[Channel, list[Position]] = {
-            (given.edge, given.producer): [FIRST] * spec.shards for given in spec.inputs
-        }
+        self.at: dict[Channel, list[Position]] = {}
         self.versions = [0] * spec.shards
         self.digests = [bytes(16)] * spec.shards
+        self.owners: list[str] = [spec.name] * spec.shards
+
+    def hear(self, stage: str, chain: str) -> None:
+        """A stage has one more chain."""
+        for given in self.spec.inputs:
+            if given.producer == stage:
+                self.at.setdefault((given.edge, chain), [FIRST] * self.spec.shards)
+
+    def of(self, chain: str) -> list[int]:
+        return [shard for shard, owner in enumerate(self.owners) if owner == chain]
 
 
 class _Schedule:
@@ -94,8 +130,10 @@ class _Schedule:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.faults: list[str] = []
-        self.heads = dict.fromkeys(program.stages, records.NO_HASH)
-        self.epochs = dict.fromkeys(program.stages, 0)
+        self.heads: dict[str, bytes] = {}
+        self.epochs: dict[str, int] = {}
+        self.barriers: list[tuple[Redeal, int]] = []
+        """How shards were dealt anew, and at which epoch of both chains."""
         self.last: dict[str, Record] = {}
         self.intents: dict[str, Record] = {}
         self.offsets = dict.fromkeys(program.stages, 0)
@@ -104,12 +142,57 @@ class _Schedule:
         self.consumers = {name: _Consumer(spec) for name, spec in program.stages.items()}
         self.consumer_of = {given.edge: spec for spec in program.stages.values() for given in spec.inputs}
 
+    def begin(self, base: Base) -> None:
+        """The first base says which chains there are, and which shards each has."""
+        for chain in base.chains:
+            stage = operator_of(chain.chain)
+            if stage in self.program.stages:
+                self._hear(chain.chain)
+                for group in chain.groups:
+                    for shard in unpack_u16(group.shards).tolist():
+                        self.consumers[stage].owners[shard] = chain.chain
+        self._check_owners(base)
+
+    def _hear(self, chain: str) -> None:
+        self.heads.setdefault(chain, records.NO_HASH)
+        self.epochs.setdefault(chain, 0)
+        for consumer in self.consumers.values():
+            consumer.hear(operator_of(chain), chain)
+
+    def _check_owners(self, base: Base) -> None:
+        held: dict[str, list[int]] = defaultdict(list)
+        for chain in base.chains:
+            for group in chain.groups:
+                held[operator_of(chain.chain)] += unpack_u16(group.shards).tolist()
+        for name, consumer in self.consumers.items():
+            if sorted(held[name]) != list(range(consumer.spec.shards)):
+                self.faults.append(
+                    f"part {base.generation}-{base.part}: not every shard of '{name}' is in exactly one chain"
+                )
+
+    def redeal(self, base: Base) -> None:
+        """Let shards be in other chains, as a base says; where they stand and what they hold does not change."""
+        for one in base.redeals:
+            where = f"part {base.generation}-{base.part}: shards of '{one.giver}' for '{one.taker}'"
+            consumer = self.consumers.get(operator_of(one.giver))
+            if consumer is None or operator_of(one.taker) != operator_of(one.giver):
+                self.faults.append(f"{where} are not of one operator")
+                continue
+            self._hear(one.taker)
+            for shard in unpack_u16(one.shards).tolist():
+                if consumer.owners[shard] != one.giver:
+                    self.faults.append(f"{where}: shard {shard} is in '{consumer.owners[shard]}'")
+                consumer.owners[shard] = one.taker
+            epoch = 1 + max(self.epochs[one.giver], self.epochs[one.taker])
+            self.epochs[one.giver] = self.epochs[one.taker] = epoch
+            self.barriers.append((one, epoch))
+
     def add(self, record: Record, encoded: bytes) -> None:
-        if record.chain not in self.program.stages:
+        if record.chain not in self.epochs:
             self._fault(record, "is of a stage that the topology lacks")
             return
         self._check_chain(record, encoded)
-        spec = self.program.stages[record.chain]
+        spec = self.program.stages[operator_of(record.chain)]
         if spec.kind == "source":
             self._check_source(record)
         elif spec.kind == "sink":
@@ -228,14 +311,20 @@ class _Schedule:
         rows: dict[int, int] = {}
         for group in record.groups:
             channels = [(taken.edge, taken.chain) for taken in group.ranges]
-            if sorted(channels) != sorted(consumer.at):
+            # A chain that was added while the epoch was in flight is in no range of it.
+            mine = unpack_u16(group.shards).tolist()
+            known = {channel for channel, ats in consumer.at.items() if any(ats[s] != FIRST for s in mine)}
+            if not known <= set(channels) <= set(consumer.at) or len(set(channels)) != len(channels):
                 self._fault(record, f"has ranges on {channels}, not on {list(consumer.at)}")
                 continue
             shards = unpack_u16(group.shards).tolist()
             for shard in shards:
                 if shard in rows:
                     self._fault(record, f"takes shard {shard} twice")
+                if consumer.owners[shard] != record.chain:
+                    self._fault(record, f"takes shard {shard}, which is in '{consumer.owners[shard]}'")
                 rows[shard] = 0
+            self._check_barriers(record, shards, group.ranges)
             for taken in group.ranges:
                 self._move(consumer, record, shards, taken, rows)
         return rows
@@ -273,6 +362,26 @@ class _Schedule:
                     count = int(counts[shard])
                     rows[shard] += max(0, (count if high is None else min(high, count)) - low)
 
+    def _check_barriers(self, record: Record, shards: list[int], ranges: Sequence[records.Range]) -> None:
+        """Rows that a chain published after it was given shards come after those that the giver published before."""
+        spans = {(taken.edge, taken.chain): taken for taken in ranges}
+        for deal, epoch in self.barriers:
+            for (edge, chain), taken in spans.items():
+                before = spans.get((edge, deal.giver))
+                if chain != deal.taker or before is None or taken.end.epoch <= epoch:
+                    continue
+                later = _rows_in(
+                    self.published[(edge, chain)], max(taken.start, Position(epoch + 1, 0)), taken.end
+                )
+                earlier = _rows_in(self.published[(edge, deal.giver)], before.start, Position(epoch, 0))
+                wrong = [shard for shard in shards if later.get(shard) and earlier.get(shard)]
+                if wrong:
+                    self._fault(
+                        record,
+                        f"takes rows that '{chain}' published after it was given shards before what '{deal.giver}' had "
+                        f"published until then, for shard {wrong[0]}",
+                    )
+
     def _publish(self, spec: StageSpec, record: Record) -> None:
         for edge in spec.edges:
             found = [
@@ -292,7 +401,7 @@ class _Schedule:
                 unpack_u32(s.shard_rows).astype(np.int64) for s in found if len(s.shard_rows) == 4 * shards
             ]
             if counts:
-                self.published[(edge.edge, spec.name)][record.epoch] = np.sum(counts, axis=0)
+                self.published[(edge.edge, record.chain)][record.epoch] = np.sum(counts, axis=0)
 
     def _check_segments(self, record: Record, edge: EdgeSpec, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -306,20 +415,29 @@ class _Schedule:
 
     def check_base(self, base: Base) -> None:
         """A base restates what the records before it said."""
+        self._check_owners(base)
         for chain in base.chains:
-            consumer = self.consumers[chain.chain]
+            if chain.chain not in self.epochs:
+                self.faults.append(
+                    f"part {base.generation}-{base.part} has a chain '{chain.chain}' that nobody began"
+                )
+                continue
+            consumer = self.consumers[operator_of(chain.chain)]
+            mine = set(consumer.of(chain.chain))
+            every = range(consumer.spec.shards)
             where = f"part {base.generation}-{base.part}: the base of '{chain.chain}'"
             if (chain.epoch, chain.hash) != (self.epochs[chain.chain], self.heads[chain.chain]):
                 self.faults.append(
                     f"{where} stands at epoch {chain.epoch}, the records at {self.epochs[chain.chain]}"
                 )
-            if chain.offset != self.offsets[chain.chain]:
-                self.faults.append(
-                    f"{where} has offset {chain.offset}, the records {self.offsets[chain.chain]}"
-                )
-            if np.frombuffer(chain.versions, "<u8").tolist() != consumer.versions:
+            offset = self.offsets.get(chain.chain, 0)
+            if chain.offset != offset:
+                self.faults.append(f"{where} has offset {chain.offset}, the records {offset}")
+            versions = [consumer.versions[shard] if shard in mine else 0 for shard in every]
+            if np.frombuffer(chain.versions, "<u8").tolist() != versions:
                 self.faults.append(f"{where} has other versions than the records")
-            if chain.digests != b"".join(consumer.digests):
+            digests = [consumer.digests[shard] if shard in mine else bytes(16) for shard in every]
+            if chain.digests != b"".join(digests):
                 self.faults.append(f"{where} has other digests than the records")
             placed = {
                 (taken.edge, taken.chain, shard): taken.end
@@ -328,7 +446,10 @@ class _Schedule:
                 for shard in unpack_u16(group.shards).tolist()
             }
             stands = {
-                (*channel, shard): at for channel, ats in consumer.at.items() for shard, at in enumerate(ats)
+                (*channel, shard): at
+                for channel, ats in consumer.at.items()
+                for shard, at in enumerate(ats)
+                if shard in mine
             }
             if placed != stands:
                 self.faults.append(f"{where} has other positions than the records")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.dataplane.channel import EdgeSpec
-from penstock.dataplane.program import Program, StageSpec
-from penstock.dataplane.records import END_US, IDLE_US, Range, Record, unpack_u16
+from penstock.dataplane.program import Program, StageSpec, operator_of
+from penstock.dataplane.records import END_US, IDLE_US, Range, Record, Redeal, unpack_u16
 from penstock.testing.line import Line
 
 Channel = tuple[int, str]
@@ -40,7 +40,7 @@ class Times:
         self._said: dict[Channel, Said] = {}
         self._line = line
         self._program = program
-        self._watermarks: dict[str, list[int | None]] = {}
+        self._epochs: dict[str, int] = {}
         left = dict(program.stages)
         while left:  # a stage after all that feed it, loops aside
             ready = [
@@ -67,25 +67,55 @@ class Times:
     def _follow(self, spec: StageSpec) -> None:
         shards: list[int | None] = [None] * spec.shards
         events: dict[int, int] = {}
-        said = {edge.edge: Said([], []) for edge in spec.edges if edge.marked}
         heard: dict[int, dict[Channel, int | None]] = {}
+        owners = self._begin(spec)
         ended = False
-        for record in self._line.of(spec.name):
+        for event in self._line.events_of(spec.name):
+            if isinstance(event, Redeal):
+                for shard in unpack_u16(event.shards).tolist():
+                    owners[shard] = event.taker
+                if event.taker not in self._epochs:  # it had said that nothing came of it
+                    self._say(spec, event.taker, 0, dict.fromkeys([edge.edge for edge in spec.edges], END_US))
+                epoch = 1 + max(self._epochs.get(event.giver, 0), self._epochs.get(event.taker, 0))
+                for chain in (event.giver, event.taker):
+                    mine = [shard for shard, owner in owners.items() if owner == chain]
+                    self._say(
+                        spec,
+                        chain,
+                        epoch,
+                        _marks(spec, mine, shards, heard, events, ended, False),
+                    )
+                continue
             if spec.kind == "operator":
-                self._move(spec, record, shards, heard)
-            ended = ended or record.watermark_us == END_US
-            for part in record.parts:
+                self._move(spec, event, shards, heard)
+            ended = ended or event.watermark_us == END_US
+            for part in event.parts:
                 for number, event_us in part.event_us:
                     events[number] = max(event_us, events.get(number, event_us))
-            own = (
-                None if None in shards or spec.kind != "operator" else min(s for s in shards if s is not None)
+            mine = [shard for shard, owner in owners.items() if owner == event.chain]
+            self._say(
+                spec, event.chain, event.epoch, _marks(spec, mine, shards, heard, events, ended, event.idle)
             )
-            idle = record.idle or (len(heard) == spec.shards and all(map(_is_idle, heard.values())))
-            for edge in spec.edges:
-                if edge.marked:
-                    said[edge.edge].epochs.append(record.epoch)
-                    said[edge.edge].marks.append(_mark(edge, own, events, ended, idle))
-        self._said.update({(number, spec.name): found for number, found in said.items()})
+
+    def _begin(self, spec: StageSpec) -> dict[int, str]:
+        """Note the chains that a stage begins with; return the one of each shard."""
+        owners: dict[int, str] = {}
+        for chain in self._line.parts[0].base.chains if self._line.parts else []:
+            if operator_of(chain.chain) == spec.name:
+                self._epochs[chain.chain] = 0
+                for edge in spec.edges:
+                    self._said[(edge.edge, chain.chain)] = Said([], [])
+                for group in chain.groups:
+                    owners.update(dict.fromkeys(unpack_u16(group.shards).tolist(), chain.chain))
+        return owners
+
+    def _say(self, spec: StageSpec, chain: str, epoch: int, marks: Mapping[int, int | None]) -> None:
+        self._epochs[chain] = epoch
+        for edge in spec.edges:
+            if edge.marked:
+                said = self._said.setdefault((edge.edge, chain), Said([], []))
+                said.epochs.append(epoch)
+                said.marks.append(marks[edge.edge])
 
     def _move(
         self,
@@ -94,11 +124,11 @@ class Times:
         shards: list[int | None],
         heard: dict[int, dict[Channel, int | None]],
     ) -> None:
-        marked = {(given.edge, given.producer) for given in spec.inputs if given.marked}
+        marked = {given.edge for given in spec.inputs if given.marked}
         for group in record.groups:
             mine = unpack_u16(group.shards).tolist()
             marks = {(one.edge, one.chain): self._before(one, one.end.epoch) for one in group.ranges}
-            told = {channel: mark for channel, mark in marks.items() if channel in marked}
+            told = {channel: mark for channel, mark in marks.items() if channel[0] in marked}
             heard.update(dict.fromkeys(mine, told))
             for prior in {shards[shard] for shard in mine}:
                 expected = _least(spec, marks, prior)
@@ -108,6 +138,26 @@ class Times:
                     )
             for shard in mine:
                 shards[shard] = group.watermark_us
+
+
+def _marks(
+    spec: StageSpec,
+    mine: list[int],
+    shards: list[int | None],
+    heard: Mapping[int, Mapping[Channel, int | None]],
+    events: Mapping[int, int],
+    ended: bool,
+    idle: bool,
+) -> dict[int, int | None]:
+    """What a chain with these shards says on each of its edges."""
+    if spec.kind != "operator":
+        return {edge.edge: _mark(edge, None, events, ended, idle) for edge in spec.edges}
+    if not mine:
+        return {edge.edge: END_US for edge in spec.edges}
+    times = [shards[shard] for shard in mine]
+    own = None if None in times else min(time for time in times if time is not None)
+    idle = idle or all(shard in heard and _is_idle(heard[shard]) for shard in mine)
+    return {edge.edge: _mark(edge, own, events, ended, idle) for edge in spec.edges}
 
 
 def _mark(edge: EdgeSpec, own: int | None, events: Mapping[int, int], ended: bool, idle: bool) -> int | None:
@@ -121,10 +171,9 @@ def _mark(edge: EdgeSpec, own: int | None, events: Mapping[int, int], ended: boo
 
 
 def _least(spec: StageSpec, marks: Mapping[Channel, int | None], prior: int | None) -> int | None:
-    timed = [marks.get((given.edge, given.producer)) for given in spec.inputs if given.timed]
-    others = [
-        marks.get((given.edge, given.producer)) for given in spec.inputs if given.marked and not given.timed
-    ]
+    of = {given.edge: given for given in spec.inputs}
+    timed = [mark for (edge, _), mark in marks.items() if of[edge].timed]
+    others = [mark for (edge, _), mark in marks.items() if of[edge].marked and not of[edge].timed]
     if any(mark is None for mark in timed) or not (timed or others):
         return prior
     least = min((mark for mark in timed if mark is not None), default=END_US)

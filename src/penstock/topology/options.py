@@ -101,6 +101,7 @@ def _positive(number: N) -> N:
 PATH = Kind("path or `file:` URI", _read_path, str)
 BOOLEAN = Kind("`true` / `false`", _read_boolean, lambda value: f"`{str(value).lower()}`")
 ROWS = Kind("rows", _read_whole, lambda value: f"{value:,}")
+COUNT = Kind("number", _read_whole, str)
 BYTES = Kind("bytes", _read_whole, lambda value: f"{value:,}")
 NAMES = Kind("names", _read_names, lambda value: ", ".join(value) or "none")
 SECONDS = Kind("seconds", _read_number, lambda value: f"{value:g}")
@@ -202,6 +203,13 @@ MAX_WAITING_BYTES = Option(
     "bytes that wait unconsumed in all channels together before sources stop",
     "max_waiting_bytes",
 )
+EXECUTORS = Option(
+    "executors",
+    COUNT,
+    1,
+    "executors that share the shards of every operator as a new checkpoint begins; `query.split` and `query.merge` "
+    "change it while the query runs, and a restart keeps what there was",
+)
 RETAIN_ALL = Option(
     "retainAll",
     BOOLEAN,
@@ -257,6 +265,7 @@ OPTIONS: Mapping[str, Option[Any]] = {
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         MAX_WAITING_BYTES,
+        EXECUTORS,
         RETAIN_ALL,
         EXPORT,
         EXPORT_BYTES,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.bench import chain_simulated
 from penstock.bench import models_live as live
 from penstock.bench.chain import SERVICE_S, Seen, Setting, Stage
 from penstock.bench.result import BenchResult
@@ -55,7 +56,8 @@ def test_no_judged_setting_is_one_that_was_fitted_on_and_there_are_twelve() -> N
     assert min(one.busiest for one in judged) <= 0.3 and 0.75 <= max(one.busiest for one in judged) < 0.9
 
 
-def test_a_chain_that_follows_the_model_is_predicted() -> None:
+def test_a_chain_that_follows_the_model_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "derive_errors", lambda seen, links, intake_s: {"mean": len(seen)})
     result = BenchResult("models", {})
     result.figures["chain"] = {"calibration": table(live.CALIBRATION), "judged": table(live.JUDGED)}
     live.judge_errors(result)
@@ -64,6 +66,15 @@ def test_a_chain_that_follows_the_model_is_predicted() -> None:
     assert set(errors) == {"mm1", "mmk", "gigk", "epoch", "epoch-station"}
     assert errors["mmk"] > 0.5, "a queue without epochs sees none of their overhead"
     assert result.figures["model_error_settings_judged"] == 12
+    assert result.figures["simulator_error"] == {"mean": 12}
+
+
+def test_the_simulator_steps_as_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_simulated, "SECONDS", 20.0)
+    seen = [see(150.0, (2, 4, 1))]
+    links, intake_s = live.fit(seen)
+    found = chain_simulated.derive_errors(seen, links, intake_s)
+    assert found["mean"] < 0.3
 
 
 def test_neighbours_have_one_core_elsewhere_and_serve_the_load() -> None:

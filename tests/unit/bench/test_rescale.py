@@ -8,6 +8,7 @@ from penstock.bench import rescale
 from penstock.bench.changing import Change, longest_gap_s
 from penstock.bench.result import BenchResult, UnknownPart
 from penstock.control.apply.actuator import Outcome
+from penstock.dataplane.latency import Latency
 from penstock.dataplane.placement import ShardMove
 
 
@@ -32,6 +33,33 @@ def test_rows_are_held_up_by_the_longest_gap_or_the_slowest_shard() -> None:
     assert longest_gap_s([1.0]) == 0.0
     assert Change(Outcome(True), (move(2.0, 2.25),), gap_s=0.1).held_up_s == 0.25
     assert Change(Outcome(True), (move(2.0, 2.25),), gap_s=0.5).held_up_s == 0.5
+
+
+def test_rows_are_late_by_what_the_slowest_took_longer_than_usual() -> None:
+    seen = Latency(100, 15.0, 12.0, 60.0, 90.0)
+    assert Change(Outcome(True), (), 0.5, seen).late_s(12.0) == pytest.approx(0.078)
+    assert Change(Outcome(True), (), 0.5, seen).late_s(100.0) == 0.0
+    assert Change(Outcome(True), (), 0.5).late_s(12.0) == 0.0, "no row was committed"
+
+
+def test_changes_are_added_in_every_sense_beside_what_is_usual() -> None:
+    result, quiet = BenchResult("rescale", {}), Latency(100, 10.0, 10.0, 20.0, 30.0)
+    changed = Change(
+        Outcome(True, took_s=0.3), (move(1.5, 1.75),), 0.04, Latency(100, 15.0, 12.0, 60.0, 90.0)
+    )
+    rescale.add_quiet(result, "cores", [Change(Outcome(True), (), 0.03, quiet)] * 3)
+    late = rescale.add_changes(
+        result, "cores", [changed], rescale.usual_ms([Change(Outcome(True), (), 0.03, quiet)])
+    )
+    assert late == [pytest.approx(0.08)]
+    names = (
+        "held_up_ms",
+        "commit_gap_ms",
+        "shard_held_up_ms",
+        "undisturbed_p50_ms",
+        "undisturbed_worst_row_ms",
+    )
+    assert [result.figures[f"cores_{name}"] for name in names] == [80.0, 40.0, 250.0, 10.0, 30.0]
 
 
 def test_a_move_is_added_as_hold_up_and_wait_apart() -> None:

@@ -17,7 +17,7 @@ from penstock.sim.elastic.compare import NO_GUARDS
 
 @pytest.fixture(autouse=True)
 def a_short_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plan, "of", staticmethod(lambda quick: Plan(2.0, (1, 2), (3,), (1,))))
+    monkeypatch.setattr(Plan, "of", staticmethod(lambda quick: Plan(2.0, (1, 2), (3,), (1,), 1.0)))
 
 
 @pytest.fixture
@@ -88,6 +88,20 @@ def test_unseen_days_stand_apart_and_bounds_too(monkeypatch: pytest.MonkeyPatch)
     assert {one.latency_s for one in counted} == {1.0, 5.0}
 
 
+def test_the_first_hour_is_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretend(one: Run) -> tuple[Done, None]:
+        tasks = 6.5 if one.seconds == 2.0 else 9.5
+        return Done(one, 0.9, tasks, 0.1, 0.5, 3, 9, "day", sla_runs.code()), None
+
+    monkeypatch.setattr(sla, "simulate", pretend)
+    result = BenchResult("sla", {})
+    sla.run(result, True, ["streamswitch", "static", "hour", "hour_unseen"])
+    found = result.figures["simulated"]
+    assert "static_7" in found["success"] and "static_10" in found["hour"]["success"]
+    assert found["hour"]["seeds"]["penstock"] == [1, 2] and found["hour_unseen"]["seeds"]["penstock"] == [3]
+    assert found["hour"]["goal_met"] is True
+
+
 def test_the_goal_is_99_percent_or_three_quarters_of_the_way() -> None:
     assert derive_goal(0.96, 0.995) == pytest.approx(0.98625)
     assert derive_goal(0.992, 0.995) == 0.99
@@ -97,6 +111,9 @@ def test_a_name_carries_its_margin() -> None:
     assert make_contender("streamswitch").make().margin == 0.2  # type: ignore[misc,attr-defined]
     assert make_contender("drs_e0.4").make().margin == 0.4  # type: ignore[misc,attr-defined]
     assert make_contender("static_8").tasks == 8
+    assert make_contender("drs-lb").make().reallocation_s == 60.0  # type: ignore[misc,attr-defined]
+    without = make_contender("drs-lb_ra0").make()  # type: ignore[misc]
+    assert (without.reallocation_s, without.margin, without.migration) == (0.0, 0.2, "unit")  # type: ignore[attr-defined]
     assert make_contender("drs-lb").guards is NO_GUARDS
     assert make_contender("penstock").guards.max_actions_per_minute == Guards().max_actions_per_minute
 

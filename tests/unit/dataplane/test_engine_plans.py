@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.faults.plan_stories import CASES, MoveCase, driver_on, finish, killed_move, story
 
-from penstock.dataplane import placing
+from penstock.dataplane import handing
 from penstock.dataplane.placement import NodeRoom, Placement, check_room
+from penstock.dataplane.shards import Holding
 from penstock.errors import PlanError
 from penstock.sim.inprocess import Driver
 from penstock.sim.timing import Delays
@@ -52,7 +53,7 @@ def test_a_shard_moved_inside_a_node_copies_nothing_and_others_do_not_wait(tmp_p
 def test_no_task_hands_on_more_shards_at_one_boundary_than_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placing, "HANDED_AT_MOST", 1)
+    monkeypatch.setattr(handing, "HANDED_AT_MOST", 1)
     driver = driver_on(tmp_path, 1, nodes=1, rows=4 * ROWS)
     run = driver.engine.runs["fold"]
     driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
@@ -273,3 +274,20 @@ def test_a_node_is_asked_for_no_more_than_it_has(slots: int, kept: int, new: int
     else:
         with pytest.raises(PlanError, match=r"node n1.*add nodes"):
             check_room("'fold'", room)
+
+
+def test_an_epoch_waits_for_shards_passed_on_in_its_node_and_not_for_those_on_their_way_to_another(
+    tmp_path: Path,
+) -> None:
+    driver = driver_on(tmp_path, 2, nodes=2)
+    run, passing = driver.engine.runs["fold"], driver.engine.placing.handing
+    driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
+    near, far = np.array([0, 1], np.uint16), np.array([2], np.uint16)
+    now = driver.engine.now()
+    passing.begin(run, near, now)
+    run.shards.to(far, Holding.RELEASING)
+    assert not passing.is_awaited(run, now), "the one that is away is of another kind"
+    passing.begin(run, near, now)
+    run.shards.to(near, Holding.RELEASING)
+    assert passing.is_awaited(run, now)
+    assert not passing.is_awaited(run, now + handing.HANDOVER_S), "not for ever"

@@ -96,9 +96,9 @@ def stories(draw: st.DrawFn) -> tuple[int, int, list[tuple[str, object]]]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(stories())
+@given(stories(), st.integers(0, 3))
 def test_any_sequence_of_takes_consumes_each_row_of_each_shard_once_and_in_order(
-    story: tuple[int, int, list[tuple[str, object]]],
+    story: tuple[int, int, list[tuple[str, object]]], tasks: int
 ) -> None:
     shard_count, channels, steps = story
     keys = [KEY, OTHER][:channels]
@@ -117,12 +117,12 @@ def test_any_sequence_of_takes_consumes_each_row_of_each_shard_once_and_in_order
                 model.publish(key, item)
             continue
         budget, ready, lost = what  # type: ignore[misc]
-        groups = _epoch(groups, np.array(ready), np.array(lost), waiting, budget, model)
+        groups = _epoch(groups, np.array(ready), np.array(lost), waiting, budget, model, tasks)
     everyone, nobody = np.ones(shard_count, np.bool_), np.zeros(shard_count, np.bool_)
     for _ in range(sum(len(items) for items in model.rows.values()) + len(steps) + 2):
         if model.is_consumed() and not any(waiting.values()):
             break
-        groups = _epoch(groups, everyone, nobody, waiting, 3, model)
+        groups = _epoch(groups, everyone, nobody, waiting, 3, model, tasks)
     assert model.is_consumed(), "what was published is never consumed"
     assert not any(waiting.values()), "what everybody consumed is never let go"
 
@@ -134,8 +134,10 @@ def _epoch(
     waiting: dict[ChannelKey, list[PublishedRows]],
     budget: int,
     model: Model,
+    tasks: int = 0,
 ) -> list[ShardGroup]:
-    takes = take_epoch(groups, ready, waiting, Budget(budget))
+    task_of = (np.arange(len(ready)) % tasks).astype(np.uint16) if tasks else None
+    takes = take_epoch(groups, ready, waiting, Budget(budget), task_of=task_of)
     moved = []
     taken_shards = [shard for take in takes for shard in take.shards.tolist()]
     assert len(taken_shards) == len(set(taken_shards)), "a shard was taken twice in one epoch"
@@ -170,24 +172,25 @@ def _epoch(
     st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any), min_size=1, max_size=12),
     st.integers(1, 20),
     st.lists(st.booleans(), min_size=3, max_size=3),
+    st.integers(0, 3),
 )
 def test_groups_that_were_apart_meet_again_while_rows_keep_coming(
-    epochs: list[list[int]], budget: int, lost: list[bool]
+    epochs: list[list[int]], budget: int, lost: list[bool], tasks: int
 ) -> None:
     waiting: dict[ChannelKey, list[PublishedRows]] = {KEY: [published(1, [4, 4, 4])]}
     groups = [ShardGroup(shards(0, 1, 2), {KEY: START})]
     model = Model(3, [KEY])
     model.publish(KEY, waiting[KEY][0])
     everyone = np.ones(3, np.bool_)
-    groups = _epoch(groups, everyone, np.array(lost), waiting, budget, model)
+    groups = _epoch(groups, everyone, np.array(lost), waiting, budget, model, tasks)
     for number, counts in enumerate(epochs, 2):
         waiting[KEY].append(published(number, counts))
         model.publish(KEY, waiting[KEY][-1])
-        groups = _epoch(groups, everyone, np.zeros(3, np.bool_), waiting, budget, model)
+        groups = _epoch(groups, everyone, np.zeros(3, np.bool_), waiting, budget, model, tasks)
     for _ in range(200):
         if len(groups) == 1:
             return
-        groups = _epoch(groups, everyone, np.zeros(3, np.bool_), waiting, budget, model)
+        groups = _epoch(groups, everyone, np.zeros(3, np.bool_), waiting, budget, model, tasks)
     raise AssertionError(f"the groups never met: {groups}")
 
 
@@ -225,6 +228,24 @@ def test_the_group_behind_stops_where_the_group_in_front_stands() -> None:
     takes = take_epoch([behind, front], np.array([True, True]), {KEY: items}, Budget(100))
     ends = {take.shards.tolist()[0]: take.ends()[KEY] for take in takes}
     assert ends == {0: Position(4, 0), 1: Position(4, 0)}
+
+
+def test_shards_behind_take_the_part_of_the_budget_of_the_tasks_that_work_on_them() -> None:
+    rows = [published(number, [10, 10, 10, 10]) for number in range(1, 9)]
+    front = ShardGroup(shards(0, 1, 2), {KEY: Position(6, 0)})
+    behind = ShardGroup(shards(3), {KEY: START})
+    groups, ready, task_of = [front, behind], np.ones(4, np.bool_), np.arange(4, dtype=np.uint16)
+    evenly, shared = (
+        take_epoch(groups, ready, {KEY: rows}, Budget(40), task_of=one) for one in (None, task_of)
+    )
+    assert [int(take.shard_rows.sum()) for take in evenly] == [30, 40]
+    assert [int(take.shard_rows.sum()) for take in shared] == [30, 10], (
+        "no task has more to do than the others"
+    )
+    alone = take_epoch(
+        [ShardGroup(shards(0, 1, 2, 3), {KEY: START})], ready, {KEY: rows}, Budget(40), task_of=task_of
+    )
+    assert int(alone[0].shard_rows.sum()) == 40
 
 
 def test_a_group_without_ready_shards_takes_nothing_and_caps_nobody() -> None:

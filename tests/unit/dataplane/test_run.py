@@ -15,7 +15,9 @@ from penstock.sim.programs import local_program
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    driver = Driver(fast_disk(), str(tmp_path / "cp"), local_program(), KEPT, 1, str(tmp_path / "node"), rows=1)
+    driver = Driver(
+        fast_disk(), str(tmp_path / "cp"), local_program(), KEPT, 1, str(tmp_path / "node"), rows=1
+    )
     return Run(driver.engine.runs["fold"].chain, Settings())
 
 

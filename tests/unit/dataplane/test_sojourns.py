@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.faults.runs import KEPT, fast_disk
 
 from penstock.control.sla import SLA
-from penstock.dataplane.records import Stamp
-from penstock.dataplane.sojourns import Bound, Pairs, Sojourns, Stay
+from penstock.dataplane.positions import ChannelKey, GroupTake, PieceTaken, PublishedRows, stamp_of
+from penstock.dataplane.records import Extent, Published, Record, Segment, Stamp, TaskPart, pack_u16
+from penstock.dataplane.sojourns import Bound, Pairs, Sojourns, Stay, stays_of
 from penstock.sim.elastic.truth import Truth
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import local_program
@@ -88,12 +89,34 @@ def test_a_quantile_is_judged_by_rows_and_end_to_end_from_the_source() -> None:
     assert is_met(Bound(0.2, 1.0)) and not is_met(Bound(0.2, 1.0, from_source=True))
 
 
+def published(rows: list[int], arrived_s: float | None, root_s: float) -> PublishedRows:
+    segment = Segment(0, Extent("f", 0, 1, 0), sum(rows), np.array(rows, "<u4").tobytes())
+    found = PublishedRows(Published(1, [segment], stamp(root_s)), len(rows))
+    found.arrived_us = None if arrived_s is None else us(arrived_s)
+    return found
+
+
+def epoch(*taken: PublishedRows) -> tuple[list[GroupTake], Record]:
+    """An epoch of two tasks, a shard each, of which the second was lost."""
+    pieces = [PieceTaken(ChannelKey(0, "a"), 0, -1, one) for one in taken]
+    take = GroupTake(np.arange(2, dtype=np.uint16), [], pieces, np.sum([one.counts for one in taken], axis=0))
+    part = TaskPart(0, "l", pack_u16(np.array([0], np.uint16)), 1, 0, [])
+    return [take], Record("op", 1, "epoch", 1, b"", 0, [], [part], stamp_of([take]))
+
+
 def test_without_a_bound_nothing_is_judged_and_latency_is_kept_all_the_same() -> None:
     kept = Sojourns()
-    kept.add(2.0, us(2.0), [stay([3, 1], 1.5, root_s=0.0)])
+    kept.add(2.0, us(2.0), *epoch(published([3, 1], 1.5, root_s=0.0), published([0, 4], None, root_s=1.0)))
     found = kept.log.since(0.0)
     assert kept.pairs is None and found is not None
-    assert (found.rows, found.mean_ms) == (4, pytest.approx(500.0))
+    assert (found.rows, found.mean_ms) == (8, pytest.approx((4 * 500 + 4 * 1000) / 8))
+
+
+def test_rows_of_a_task_that_was_lost_are_not_judged_before_they_are_through() -> None:
+    takes, record = epoch(published([3, 1], 1.5, root_s=0.0))
+    (found,) = stays_of(takes, record)
+    assert found.rows.tolist() == [3, 0]
+    assert (found.arrival.first_us, found.root.first_us) == (us(1.5), 0)
 
 
 ROWS = st.lists(

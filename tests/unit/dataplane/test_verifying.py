@@ -101,22 +101,24 @@ def test_the_state_of_one_key_reads_as_its_function_left_it(tmp_path: Path) -> N
     row = int(chain.rows_in) - 1
     key = key_of(row)
     found = read_key(
-        fast_disk(), checkpoint, chain, seen.meta.stages["fold"], input_schema(chain), [str(key)]
+        fast_disk(), checkpoint, [chain], seen.meta.stages["fold"], input_schema(chain), [str(key)]
     )
     assert found.key == {"k": key}
     count = found.states["count"]
     assert isinstance(count, int) and count > 0
-    nobody = read_key(fast_disk(), checkpoint, chain, seen.meta.stages["fold"], input_schema(chain), ["9999"])
+    nobody = read_key(
+        fast_disk(), checkpoint, [chain], seen.meta.stages["fold"], input_schema(chain), ["9999"]
+    )
     assert nobody.states == {"count": None, "mark": None}
     gather = seen.chains["gather"]
     kept = read_key(
-        fast_disk(), checkpoint, gather, seen.meta.stages["gather"], input_schema(gather), [str(key % 11)]
+        fast_disk(), checkpoint, [gather], seen.meta.stages["gather"], input_schema(gather), [str(key % 11)]
     )
     assert isinstance(kept.states["seen"], dict) and isinstance(kept.states["notes"], list)
     with pytest.raises(CheckpointError, match="keyed by k; give --key once for each"):
-        read_key(fast_disk(), checkpoint, chain, seen.meta.stages["fold"], input_schema(chain), ["1", "2"])
+        read_key(fast_disk(), checkpoint, [chain], seen.meta.stages["fold"], input_schema(chain), ["1", "2"])
     with pytest.raises(CheckpointError, match="no key of operator 'fold'"):
-        read_key(fast_disk(), checkpoint, chain, seen.meta.stages["fold"], input_schema(chain), ["one"])
+        read_key(fast_disk(), checkpoint, [chain], seen.meta.stages["fold"], input_schema(chain), ["one"])
 
 
 # -- damage -------------------------------------------------------------------------------------------------------

@@ -37,12 +37,12 @@ def test_an_sla_of_operators_is_judged_at_each_and_one_of_paths_at_their_end(dri
     judge_by(driver.engine, SLA(5.0, 0.01, scope=OPERATOR))
     driver.run_until("drained", 30.0)
     engine = driver.engine
-    found = {name: success_of(engine.runs[name], engine.now()) for name in (FIRST, LAST)}
+    found = {name: success_of(engine, name, engine.now()) for name in (FIRST, LAST)}
     assert all(one is not None and one.judged and one.met == one.judged for one in found.values())
     judge_by(engine, SLA(5.0, 0.01, scope=OPERATOR))
-    assert success_of(engine.runs[LAST], engine.now()) == found[LAST], "the same bound goes on"
+    assert success_of(engine, LAST, engine.now()) == found[LAST], "the same bound goes on"
     judge_by(engine, SLA(5.0, 0.01))
-    assert success_of(engine.runs[FIRST], engine.now()) is None
+    assert success_of(engine, FIRST, engine.now()) is None
     pairs = engine.runs[LAST].counts.sojourns.pairs
     assert pairs is not None and pairs.bound.from_source
 
@@ -50,5 +50,5 @@ def test_an_sla_of_operators_is_judged_at_each_and_one_of_paths_at_their_end(dri
 def test_a_bound_that_is_missed_shows(driver: Driver) -> None:
     judge_by(driver.engine, SLA(1e-6, 0.01))
     driver.run_until("drained", 30.0)
-    found = success_of(driver.engine.runs[LAST], driver.engine.now())
+    found = success_of(driver.engine, LAST, driver.engine.now())
     assert found is not None and found.ratio is not None and found.ratio < 1.0

@@ -5,6 +5,7 @@ It asks the actuator what became of plans and tells the journal; it decides noth
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -103,7 +104,7 @@ class Past:
         if not self._unjudged:
             return None
         observed_s, rate_per_s = self._typical_s(now.at_s - guards.settle_s / 2), rate_of(now)
-        pressure = pressure_of(now)
+        pressure = pressure_of(now) if math.isfinite(guards.worse_ratio) else None
         for action in [one for one in self._actions if one.number in self._unjudged]:
             age_s = now.at_s - (now.at_s if action.ended_s is None else action.ended_s)
             if age_s < guards.settle_s or observed_s is None:

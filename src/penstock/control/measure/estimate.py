@@ -83,13 +83,15 @@ class ExecutorEstimate:
 
     def task_loads(self) -> F64:
         """Load of each task, in the order of `tasks`, on its own node: core-seconds per second."""
-        place = {task.index: at for at, task in enumerate(self.tasks)}
-        found = np.zeros(len(self.tasks))
-        for shard in np.flatnonzero(self.task_of >= 0):
-            at = place.get(int(self.task_of[shard]))
-            if at is not None:
-                found[at] += self.load[shard] / max(self._speed(self.tasks[at]), 1e-9)
-        return found
+        size = len(self.tasks)
+        highest = max((task.index for task in self.tasks), default=-1)
+        place = np.full(max(highest, int(self.task_of.max(initial=-1))) + 2, size)  # the last is of no task
+        speed = np.ones(size + 1)
+        for at, task in enumerate(self.tasks):
+            place[task.index], speed[at] = at, max(self._speed(task), 1e-9)
+        line = place[self.task_of]
+        found = np.bincount(line, self.load / speed[line], size + 1)[:size]
+        return found.astype(np.float64, copy=False)
 
     def _speed(self, task: TaskEstimate) -> float:
         # A task whose rows are dearer than the mean has a lower service rate and is no slower for it.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.control.measure.checking import Sequel, compare, find_fault
 from penstock.control.measure.estimate import Estimate, NodeEstimate
-from penstock.control.measure.executor import EpochFit, ExecutorMeasure, Inherited
+from penstock.control.measure.executor import EpochFit, ExecutorMeasure, Inherited, derive_new
 from penstock.control.measure.nodes import Need, estimate_nodes, find_node_fault
 from penstock.control.measure.sample import ExecutorSample, Sample
 from penstock.control.measure.service import NodeSpeeds
@@ -153,7 +153,7 @@ class Measurer:
 
     def _inherit(self, known: ExecutorMeasure, sample: ExecutorSample) -> Inherited | None:
         """What is known about shards that are new here: from when they were here before, or from another executor."""
-        new = (known.sample.task_of < 0) & (sample.task_of >= 0)
+        new = derive_new(known.sample, sample)
         if not new.any() or self._estimate is None:
             return None
         per_s, row_s = known.known_per_s.copy(), known.derive_row_s(self.settings.unknown_service_per_s)

@@ -73,7 +73,7 @@ class ExecutorMeasure:
     ) -> None:
         """Take the next sample; `missed_s` are the moments since the last one at which there was none."""
         sample, before, elapsed_s = _with_arrivals(sample), self.sample, at_s - self.at_s
-        new = (before.task_of < 0) & (sample.task_of >= 0)
+        new = derive_new(before, sample)
         if new.any():
             before = _carried_over(before, sample, new)
             self._adopt(new, sample, inherited)
@@ -200,6 +200,19 @@ class ExecutorMeasure:
             _mean([one.processing_s for one in seen], rows),
             _mean([one.commit_s for one in seen], rows),
         )
+
+
+_NONE: dict[int, npt.NDArray[np.bool_]] = {}
+
+
+def derive_new(before: ExecutorSample, after: ExecutorSample) -> npt.NDArray[np.bool_]:
+    """Return which shards an executor has and did not have; not to be written to."""
+    if before.task_of is after.task_of:
+        shards = len(after.task_of)
+        if shards not in _NONE:
+            _NONE[shards] = np.zeros(shards, np.bool_)
+        return _NONE[shards]
+    return (before.task_of < 0) & (after.task_of >= 0)
 
 
 def _with_arrivals(sample: ExecutorSample) -> ExecutorSample:

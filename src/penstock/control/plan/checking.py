@@ -29,6 +29,22 @@ def check_plan(plan: Plan, now: Estimate, limits: Limits) -> None:
         _check_tasks(name, wanted, plan, now)
         _check_shards(name, wanted, now.executors[name])
     _check_cores(plan, now, limits)
+    _check_passes(plan, now)
+
+
+def _check_passes(plan: Plan, now: Estimate) -> None:
+    for one in plan.passes:
+        giver, taker = now.executors.get(one.giver), now.executors.get(one.taker)
+        if giver is None or (one.taker and (taker is None or taker.operator != giver.operator)):
+            raise PlanError(
+                f"plan: shards cannot pass from {one.giver!r} to {one.taker or 'a new executor'!r}: "
+                f"there is {_listed(now.executors)}; name two executors of one operator."
+            )
+        foreign = [shard for shard in one.shards if giver.task_of[shard] < 0]
+        if foreign or not one.shards:
+            raise PlanError(
+                f"plan: {one.giver!r} does not have shard {foreign[0] if foreign else 'none'}: pass shards it has."
+            )
 
 
 def _listed(names: Iterable[object]) -> str:

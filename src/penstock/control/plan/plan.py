@@ -32,6 +32,16 @@ class ExecutorPlan:
 
 
 @dataclass(frozen=True)
+class Pass:
+    """Shards that pass from one executor of an operator to another, with the tasks that have them."""
+
+    giver: str
+    taker: str
+    """Empty: a new executor of the same operator."""
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What the control plane wants next."""
 
@@ -42,10 +52,12 @@ class Plan:
     """Operator -> its share of an end-to-end latency bound, where that is split."""
     global_pause: bool = False
     """Stop all rows while it is carried out, as the resource-centric baseline does."""
+    passes: tuple[Pass, ...] = ()
+    """Executors that are split or merged."""
 
     @property
     def changes_nothing(self) -> bool:
-        return not (self.executors or self.add_nodes or self.release_nodes or self.sla_shares)
+        return not (self.executors or self.add_nodes or self.release_nodes or self.sla_shares or self.passes)
 
 
 @dataclass(frozen=True)

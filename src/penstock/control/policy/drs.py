@@ -52,7 +52,7 @@ class DrsPolicy:
         min_gain: share of the predicted latency that a mere re-split must save.
         migration: "spread" deals shards to all new numbers at once; "unit" moves by one task a turn, as StreamSwitch 6
             lets DRS do.
-        balances: also balance shards where numbers stay (drs-lb).
+        balances: also balance shards where numbers stay, be it that they fit or that T_ra is not over (drs-lb).
         idle_node_s: time without a task after which a node is given back.
 
     Raises:
@@ -196,7 +196,7 @@ class DrsPolicy:
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
         if cores and not waited:
             why = f"the last re-allocation is less than {self.reallocation_s:g} s old"
-            return no_change(symptom, why, options, predicted)
+            return self._relieve(now, sla) or no_change(symptom, why, options, predicted)
         missing = self._missing(first, usable)
         add = self._negotiator.ask(now, limits, missing)
         placed = self._realize(now, limits, cores)

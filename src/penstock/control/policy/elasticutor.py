@@ -20,6 +20,7 @@ from penstock.control.plan.placing import Placement, derive_core_demand, plan_ex
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import Balance, derive_shards
 from penstock.control.policy.allocating import busiest
+from penstock.control.policy.coarse import CoarseStep
 from penstock.control.policy.demand import MMK, MODELS, derive_demand
 from penstock.control.policy.elastic_turn import (
     Turn,
@@ -53,6 +54,7 @@ class ElasticutorPolicy:
             has no task near its limit; noise does not last that long.
         give_back_s: time for which cores must have been too many before they are given back; None: never.
         give_back_ratio: share of the target that is predicted to hold with the cores that are left.
+        coarse: splits and merges, where nothing more pressing is to be done.
 
     Raises:
         DeclarationError: an unknown model, a θ of 1 or less, a ratio outside 0 to 1.
@@ -69,6 +71,7 @@ class ElasticutorPolicy:
     give_back_ratio: float = 0.5
     max_moves: int | None = None
     idle_node_s: float = 60.0
+    coarse: CoarseStep = field(default_factory=CoarseStep)
     name: str = "elasticutor"
     _negotiator: Negotiator = field(init=False)
     _changed_at_s: float = -math.inf
@@ -118,7 +121,8 @@ class ElasticutorPolicy:
         if turn.is_over:
             self._needs.clear()
             return self._relieve(turn)
-        return self._give_back(turn) or self._balance(turn)
+        calm = self._give_back(turn) or self._balance(turn)
+        return self.coarse.propose(now, limits, calm.plan is None) or calm
 
     # -- the target is missed -----------------------------------------------------------------------------------------
 

@@ -84,8 +84,8 @@ class Tasks:
 
     def count(self, by_shard: F64) -> F64:
         """Add up by task."""
-        found: F64 = np.bincount(self._lines[0], by_shard, len(self.indexes) + 1)[:-1]
-        return found
+        found = np.bincount(self._lines[0], by_shard, len(self.indexes) + 1)[:-1]
+        return found.astype(np.float64, copy=False)
 
     def sum(self, by_shard: F64) -> F64:
         """Add up by task, over its speed."""

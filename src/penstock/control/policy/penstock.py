@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.plan.plan import Plan
+from penstock.control.policy.coarse import CoarseStep
 from penstock.control.policy.forecasting import Forecast, Forecaster
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
@@ -68,6 +69,7 @@ class PenstockPolicy:
         actions_per_minute: most plans in any minute; of these half may be other than urgent.
         idle_node_s: time without a task after which a node is given back.
         split: how an end-to-end bound is split between operators.
+        coarse: splits and merges of executors, where nothing more pressing is to be done.
     """
 
     margin: float = 0.2
@@ -78,6 +80,7 @@ class PenstockPolicy:
     actions_per_minute: int = 12
     idle_node_s: float = 60.0
     split: BoundSplit = field(default_factory=BoundSplit)
+    coarse: CoarseStep = field(default_factory=CoarseStep)
     name: str = "penstock"
     model: ClassVar[str] = "mm1"
     """What predicts the latencies it names."""
@@ -124,7 +127,8 @@ class PenstockPolicy:
         free = derive_free_cores(now, limits)
         studies.sort(key=lambda one: (one.calm, -float(one.waits_s.max(initial=0.0)), one.name))
         findings = [self._treat(now, one, free) for one in studies]
-        return self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
+        found = self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
+        return self.coarse.propose(now, limits, found.plan is None) or found
 
     def _look_ahead(self, now: Estimate) -> dict[str, Forecast]:
         self._forecasters = {
@@ -239,7 +243,9 @@ class PenstockPolicy:
             ["shifted the bound: " + ", ".join(f"{o} {s:.0%}" for o, s in shares.items())] if shares else []
         )
         self._remember(now.at_s, treated, urgent)
-        return Proposal(plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": self.model})
+        return Proposal(
+            plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": self.model}
+        )
 
     def _remember(self, at_s: float, treated: list[_Finding], urgent: bool) -> None:
         self._acted_s.append((at_s, urgent))

@@ -57,6 +57,8 @@ class Limits:
     """How long it takes until a new node can be used."""
     move_bytes_per_s: float = 100e6
     """How fast state is copied to another node."""
+    redeals: bool = False
+    """Whether executors can be split and merged there."""
 
 
 class Policy(Protocol):

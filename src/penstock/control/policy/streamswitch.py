@@ -132,7 +132,9 @@ class StreamSwitchPolicy:
         bounds = {
             name: sla.latency * shares[now.executors[name].operator] / tail_factor(sla) for name in switches
         }
-        order = sorted(switches, key=lambda name: (-derive_excess(switches[name], bounds[name]), name))
+        order = list(switches)
+        if len(order) > 1:
+            order.sort(key=lambda name: (-derive_excess(switches[name], bounds[name]), name))
         found = []
         for name in order:
             diagnosis = self._diagnose(now.executors[name], switches[name], bounds[name], free)

@@ -63,8 +63,8 @@ class Switch:
         return np.where(self.at < 0, len(self.tasks), self.at)
 
     def _by_task(self, by_shard: F64) -> F64:
-        found: F64 = np.bincount(self._line, by_shard, len(self.tasks) + 1)[:-1]
-        return found
+        found = np.bincount(self._line, by_shard, len(self.tasks) + 1)[:-1]
+        return found.astype(np.float64, copy=False)
 
     @cached_property
     def headroom(self) -> F64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.control.measure.sample import F64, ExecutorSample, NodeSample, Sample, TaskSample
 from penstock.sim.elastic.flow import Flow
@@ -18,6 +19,7 @@ class Sampler:
         self._end_to_end: list[F64] = []
         self._busy_s: dict[str, dict[int, float]] = {}
         self._at_s = 0.0
+        self._kept: dict[str, npt.NDArray[np.int32]] = {}
         self._declared = {node.name: node.speed for node in placement.nodes.values()}
         self._state = {
             name: np.where(placed.task_of >= 0, placed.queues.operator.shard_bytes(), 0)
@@ -56,7 +58,7 @@ class Sampler:
         done = sum(rows)
         return ExecutorSample(
             placed.operator,
-            placed.task_of.copy(),
+            self._task_of(placed),
             totals.arrived.copy(),
             totals.completed.copy(),
             totals.busy_s.copy(),
@@ -76,6 +78,13 @@ class Sampler:
             latency_s=mean,
             latency_p99_s=p99,
         )
+
+    def _task_of(self, placed: Placed) -> npt.NDArray[np.int32]:
+        """Return a copy of where shards are, the same one as long as they stay: whoever compares sees that at once."""
+        kept = self._kept.get(placed.name)
+        if kept is None or not np.array_equal(kept, placed.task_of):
+            kept = self._kept[placed.name] = placed.task_of.copy()
+        return kept
 
     def _nodes(self, executors: dict[str, ExecutorSample], passed_s: float) -> dict[str, NodeSample]:
         busy_s = dict.fromkeys(self._placement.nodes, 0.0)

@@ -35,6 +35,13 @@ def test_a_long_interval_counts_for_more_in_a_window() -> None:
     assert float(smoother.add(np.asarray(20.0), 1.0)) == pytest.approx(12.5)
 
 
+@pytest.mark.parametrize("smoothing", [Weighted(0.3), Windowed(3)])
+def test_a_number_is_smoothed_like_an_array_of_one(smoothing: Smoothing) -> None:
+    numbers, arrays = smoothing.start(), smoothing.start()
+    for value, length_s in [(3.0, 1.0), (8.0, 0.5), (0.0, 2.0), (1.0, 0.1), (7.0, 1.0)]:
+        assert numbers.add_number(value, length_s) == float(arrays.add(np.array([value]), length_s)[0])
+
+
 @pytest.mark.parametrize("smoothing", [Weighted(0.5), Windowed(3), Adapting()])
 def test_memory_can_be_replaced_in_places(smoothing: Smoothing) -> None:
     smoother = smoothing.start()

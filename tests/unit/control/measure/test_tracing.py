@@ -91,3 +91,39 @@ def test_a_window_that_holds_everything_is_littles_law(
     trace.add(float(len(steps) + 1), counts(arrived), counts(arrived))
     if arrived:
         assert trace.derive_latency_s(1e9)[0] * arrived == pytest.approx(waiting_s)
+
+
+def trace_row_by_row(slots: list[tuple[float, list[int], list[int]]], window_s: float) -> list[float]:
+    """What `ShardTrace` derives, written down row by row: the slow form that it must be equal to."""
+    found = []
+    for shard in range(len(slots[0][1])):
+        arrived_at = [end_s for end_s, arrived, _ in slots for _ in range(arrived[shard])]
+        done, last_s, took = 0, slots[-1][0], []
+        for end_s, _, completed in slots:
+            inside = end_s > last_s - window_s or end_s == last_s
+            took += [end_s - at_s for at_s in arrived_at[done : done + completed[shard]] if inside]
+            done += completed[shard]
+        if took:
+            found.append(sum(took) / len(took))
+        else:
+            age_s = last_s - arrived_at[done] if done < len(arrived_at) else 0.0
+            found.append(age_s if age_s > 0 else np.nan)
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 120))
+def test_it_is_what_following_every_row_would_give(seed: int, turns: int) -> None:
+    random, shards, at_s = np.random.default_rng(seed), 3, 0.0
+    arrived, completed = np.zeros(shards, np.int64), np.zeros(shards, np.int64)
+    trace, slots = ShardTrace(0.0, arrived, completed), []
+    for _ in range(turns):
+        at_s += float(random.choice([0.125, 0.25, 1.0]))
+        come = random.integers(0, 4, shards)
+        go = random.integers(0, arrived + come - completed + 1)
+        slots.append((at_s, come.tolist(), go.tolist()))
+        arrived, completed = arrived + come, completed + go
+        trace.add(at_s, arrived, completed)
+        if random.random() < 0.1:
+            trace.derive_latency_s(1.0)  # looking forgets what lies before the window, and nothing else
+    np.testing.assert_allclose(trace.derive_latency_s(1.0), trace_row_by_row(slots, 1.0), rtol=1e-12)

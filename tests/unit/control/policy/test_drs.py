@@ -253,6 +253,19 @@ def test_an_unreachable_bound_is_said_with_the_least_that_can_be_asked_for() -> 
     assert found.plan is None and "lies above 1416 ms" in found.action
 
 
+def test_drs_lb_balances_while_t_ra_keeps_the_number_and_drs_waits() -> None:
+    worlds = {}
+    for policy in (DrsPolicy(margin=0.2), make_drs_lb(margin=0.2)):
+        station = make_station(np.full(64, 700 / 64), 200.0, 4)
+        station.task_of = np.where(np.arange(64) < 20, 0, station.task_of).astype(np.int32)
+        world = worlds[policy.name] = World({"match": station}, limits=Limits(12))
+        policy._changed_at_s = 0.0  # a re-allocation has just been; five cores are wanted
+        world.run(policy, 20)
+    assert not worlds["drs"].plans
+    assert "re-allocation is less than 60 s old" in worlds["drs"].proposals[-1].action
+    assert 1 <= len(worlds["drs-lb"].plans) <= 5 and worlds["drs-lb"].k("match") == 4
+
+
 def test_drs_lb_balances_where_the_number_fits_and_drs_does_not() -> None:
     plans = {}
     for policy in (DrsPolicy(margin=0.2), make_drs_lb(margin=0.2)):

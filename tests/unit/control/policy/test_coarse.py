@@ -1,0 +1,111 @@
+"""The coarse step: what has held for minutes leads to one split or merge, everything else to nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from penstock.control.measure.estimate import Estimate, ExecutorEstimate, NodeEstimate, TaskEstimate
+from penstock.control.plan.checking import check_plan
+from penstock.control.plan.plan import Pass, Plan
+from penstock.control.policy.coarse import CoarseStep
+from penstock.control.policy.protocol import Limits
+from penstock.errors import PlanError
+
+LIMITS = Limits(64, max_nodes=8, cores_per_node=4, redeals=True)
+
+
+def executor(
+    name: str, nodes: list[str], shards: list[int], load: float, total: int = 16, operator: str = "match"
+) -> ExecutorEstimate:
+    """An executor with a task on each of these nodes, its shards dealt in turn, and so much load altogether."""
+    task_of = np.full(total, -1, np.int32)
+    task_of[shards] = np.arange(len(shards)) % len(nodes)
+    held = task_of >= 0
+    each = np.where(held, load / max(1, len(shards)), 0.0)
+    tasks = tuple(TaskEstimate(index, node, 100.0) for index, node in enumerate(nodes))
+    state = np.where(held, 1000, 0).astype(np.int64)
+    return ExecutorEstimate(
+        name, operator, task_of, tasks, 100 * each, each, np.zeros(total), np.zeros(total), state, 100.0
+    )
+
+
+def estimate(at_s: float, *executors: ExecutorEstimate, nodes: int = 3, cores: int = 4) -> Estimate:
+    there = {f"n{number}": NodeEstimate(f"n{number}", cores) for number in range(nodes)}
+    return Estimate(at_s, {one.name: one for one in executors}, there)
+
+
+def outgrown(at_s: float) -> Estimate:
+    return estimate(at_s, executor("match", ["n0"] * 4 + ["n1"] * 2, [*range(16)], 5.0))
+
+
+def test_an_executor_that_holds_more_cores_than_its_home_node_has_is_split_after_minutes() -> None:
+    step = CoarseStep(every_s=180)
+    assert all(step.propose(outgrown(float(at)), LIMITS) is None for at in range(0, 180, 10))
+    found = step.propose(outgrown(180.0), LIMITS)
+    assert found is not None and found.plan is not None
+    (one,) = found.plan.passes
+    assert (one.giver, one.taker) == ("match", "") and len(one.shards) in range(6, 11)
+    assert "match holds 6 cores, its home node n0 has 4 for 180 s" in found.symptom
+    assert found.action.startswith("split match: ")
+    check_plan(found.plan, outgrown(180.0), LIMITS)
+
+
+def test_a_reason_that_goes_away_in_between_begins_anew() -> None:
+    step = CoarseStep(every_s=180)
+    step.propose(outgrown(0.0), LIMITS)
+    step.propose(estimate(100.0, executor("match", ["n0"] * 4, [*range(16)], 3.0)), LIMITS)
+    assert step.propose(outgrown(190.0), LIMITS) is None
+    assert step.propose(outgrown(370.0), LIMITS) is not None
+
+
+def test_two_executors_that_need_little_of_one_node_are_merged_into_the_first() -> None:
+    step = CoarseStep(every_s=60)
+
+    def idle(at_s: float, load: float = 0.5) -> Estimate:
+        first = executor("match", ["n0"], [*range(8)], load)
+        return estimate(at_s, first, executor("match#2", ["n1"], [*range(8, 16)], load))
+
+    step.propose(idle(0.0), LIMITS)
+    found = step.propose(idle(60.0, 0.4), LIMITS)
+    assert found is not None and found.plan is not None
+    assert found.plan.passes == (Pass("match#2", "match", tuple(range(8, 16))),)
+    check_plan(found.plan, idle(60.0), LIMITS)
+    busy = CoarseStep(every_s=60)
+    busy.propose(idle(0.0, 1.5), LIMITS)
+    assert busy.propose(idle(60.0, 1.5), LIMITS) is None
+
+
+def test_executors_of_different_operators_are_never_merged() -> None:
+    step = CoarseStep(every_s=0)
+    apart = executor("count", ["n1"], [*range(16)], 0.1, operator="count")
+    assert step.propose(estimate(0.0, executor("match", ["n0"], [*range(16)], 0.1), apart), LIMITS) is None
+
+
+def test_there_is_one_step_in_so_many_seconds() -> None:
+    step = CoarseStep(every_s=60)
+    found = [step.propose(outgrown(float(at)), LIMITS) is not None for at in range(0, 300, 10)]
+    assert 1 <= sum(found) <= 4
+    steps = [at for at, one in zip(range(0, 300, 10), found, strict=True) if one]
+    assert all(later - earlier >= 60 for earlier, later in itertools.pairwise(steps))
+
+
+def test_what_is_more_pressing_comes_first_and_the_step_is_not_lost() -> None:
+    step = CoarseStep(every_s=60)
+    assert all(step.propose(outgrown(float(at)), LIMITS, calm=False) is None for at in range(0, 100, 10))
+    assert step.propose(outgrown(100.0), LIMITS) is not None
+
+
+def test_nothing_is_proposed_where_nobody_can_carry_it_out() -> None:
+    step = CoarseStep(every_s=0)
+    assert step.propose(outgrown(0.0), Limits(64)) is None
+
+
+def test_a_pass_of_shards_that_the_giver_lacks_is_refused() -> None:
+    now = outgrown(0.0)
+    for wrong in (Pass("count", "", (1,)), Pass("match", "other", (1,)), Pass("match", "", ())):
+        with pytest.raises(PlanError, match="plan: "):
+            check_plan(Plan(passes=(wrong,)), now, LIMITS)
+    assert not Plan(passes=(Pass("match", "", (1,)),)).changes_nothing
