@@ -249,10 +249,10 @@ _base = msgspec.msgpack.Decoder(Base)
 def encode(value: Record | Base) -> bytes:
     """Return the bytes of a record or base; the same value always gives the same bytes.
 
-    A base without placements ends before them, as it did before there were any.
+    A base without deals ends before them, and one without placements before those, as it did before there were any.
     """
-    if isinstance(value, Base) and not value.placed:
-        return _encoder.encode(msgspec.structs.astuple(value)[:-1])
+    if isinstance(value, Base) and not value.redeals:
+        return _encoder.encode(msgspec.structs.astuple(value)[: -1 if value.placed else -2])
     return _encoder.encode(value)
 
 

@@ -121,7 +121,7 @@ class Run:
         """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
         share = chain.shards() if begins else np.empty(0, np.uint16)
-        self.slots, task_of = resolve_first(spec, share, placed)
+        self.slots, task_of = resolve_first(spec, placed, share)
         self.shards = ShardTable(
             spec.name, task_of, Holding.ABSENT if spec.kind == "operator" else Holding.HELD
         )
@@ -147,7 +147,7 @@ class Run:
 
     def place_as_declared(self) -> None:
         """Have the tasks that the program says, whatever plans have made of it; only before the first lease."""
-        self.slots, task_of = resolve_first(self.spec, self.chain.shards(), None)
+        self.slots, task_of = resolve_first(self.spec, None, self.chain.shards())
         self.shards.task_of[:] = self.shards.goal[:] = self.epoch_tasks[:] = task_of
 
     @property
