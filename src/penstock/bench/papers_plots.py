@@ -90,12 +90,12 @@ def streamswitch_10_11(figure: Any, table: Any) -> None:
         found = table[which]
         x = [float(value) for value in found]
         row[0].plot(x, [100 * one["success"] for one in found.values()], "o-")
-        row[0].set(xlabel=label, ylabel="success, %", xscale="log", ylim=(90, 100.2))
+        row[0].set(xlabel=label, ylabel="success, %", ylim=(90, 100.2))
         for kind in ("scale_out", "scale_in", "balance"):
             row[1].plot(
                 x, [one["treatments"][kind] for one in found.values()], "o-", label=kind.replace("_", " ")
             )
-        row[1].set(xlabel=label, ylabel="treatments", xscale="log")
+        row[1].set(xlabel=label, ylabel="treatments")
         row[1].legend(fontsize=7)
 
 
@@ -110,6 +110,7 @@ def streamswitch_12_13(figure: Any, table: Any) -> None:
     axes[2].plot([0.2, 0.8], [20, 80], ":", color="gray")
     for one, label in zip(axes, ("success, %", "tasks", "mixed resource in use, %"), strict=True):
         one.set(xlabel="β", ylabel=label)
+    axes[0].set_ylim(95, 100.2)
     axes[1].legend(fontsize=7)
 
 
