@@ -192,8 +192,8 @@ PLANTED = (
     ),
     Planted(
         "segments are dropped when the first shards are past them",
-        {"penstock.dataplane.positions": [("return min(group.at[key] for group in groups)",
-                                           "return max(group.at[key] for group in groups)")]},
+        {"penstock.dataplane.positions": [("return min((group.at[key] for group in groups), default",
+                                           "return max((group.at[key] for group in groups), default")]},
     ),
     Planted("a base forgets the intent", {CHAINS: [("intent=self.intent,", "intent=None,")]}),
     Planted(

@@ -75,7 +75,7 @@ class Effort:
 
     @staticmethod
     def of(quick: bool) -> Effort:
-        return Effort(8, 10.0, 42.0, 40.0) if quick else Effort(16, 30.0, 300.0, 180.0)
+        return Effort(8, 10.0, 42.0, 25.0) if quick else Effort(16, 30.0, 300.0, 180.0)
 
 
 def measure_throughput(

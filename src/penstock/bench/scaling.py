@@ -98,7 +98,7 @@ def measure(case: Case, seconds: float) -> list[Point]:
     loads = np.bincount(shard_of, rows.by_key(0), SHARDS).astype(np.float64)
     work = Calculate(case.row_s, emulated.key_bytes_for(32 << 10))
     stream = emulated.calculate(emulated.source(rows), work, cores=case.cores[0])
-    waiting = max(8 << 20, 2 * int(MOST_CORES / case.row_s * EPOCH_S) * (case.payload_bytes + 32))
+    waiting = 2 * int(MOST_CORES / case.row_s * EPOCH_S) * (case.payload_bytes + 32)
     options = {"maxEpochSeconds": EPOCH_S, "maxWaitingBytes": min(waiting, 256 << 20)}
     found = []
     with running(stream, **options) as query:

@@ -241,6 +241,7 @@ class Base(msgspec.Struct, array_like=True, frozen=True):
     """What happened after the last record before this base; the chains here have it in them."""
 
 
+_BASE_FIELDS = Base.__struct_fields__.index("chains") + 1
 _encoder = msgspec.msgpack.Encoder()
 _record = msgspec.msgpack.Decoder(Record)
 _base = msgspec.msgpack.Decoder(Base)
@@ -249,10 +250,13 @@ _base = msgspec.msgpack.Decoder(Base)
 def encode(value: Record | Base) -> bytes:
     """Return the bytes of a record or base; the same value always gives the same bytes.
 
-    A base without placements ends before them, as it did before there were any.
+    A base ends with its chains, or with the last thing behind them that it has, as it did before there were any.
     """
-    if isinstance(value, Base) and not value.placed:
-        return _encoder.encode(msgspec.structs.astuple(value)[:-1])
+    if isinstance(value, Base):
+        fields = list(msgspec.structs.astuple(value))
+        while not fields[-1] and len(fields) > _BASE_FIELDS:
+            fields.pop()
+        return _encoder.encode(fields)
     return _encoder.encode(value)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.dataplane import records
 from penstock.dataplane.dealing import TaskSlot
@@ -17,9 +18,10 @@ from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.state.protocol import U16
 
 
-def derive_declared(spec: StageSpec, share: U16) -> tuple[int, U16]:
+def derive_declared(spec: StageSpec, share: U16 | None = None) -> tuple[int, U16]:
     """Return how many tasks the program gives a stage, and the task of each shard; an executor that has a share of its
     operator's shards gets that part of its tasks."""
+    share = np.arange(spec.shards, dtype=np.uint16) if share is None else share
     tasks = 0
     if spec.kind != "sink" and not spec.ingested:
         tasks = spec.tasks
@@ -30,16 +32,18 @@ def derive_declared(spec: StageSpec, share: U16) -> tuple[int, U16]:
     return tasks, task_of
 
 
-def resolve_first(spec: StageSpec, share: U16, placed: Placed | None) -> tuple[dict[int, TaskSlot], U16]:
+def resolve_first(
+    spec: StageSpec, placed: Placed | None, share: U16 | None = None
+) -> tuple[dict[int, TaskSlot], U16]:
     """Return the tasks and the shards' tasks that a stage begins with.
 
     What plans had made of it counts while the program says the same of its cores and shards as then.
 
     Args:
-        share: the shards of the operator that it has; all but where there are several executors.
+        share: the shards of the operator that it has, None for all.
     """
     tasks, task_of = derive_declared(spec, share)
-    if placed is None or not _fits(spec, share, tasks, placed):
+    if placed is None or not _fits(spec, np.flatnonzero(task_of != NOBODY), tasks, placed):
         return {index: TaskSlot(spec.name, index) for index in range(tasks)}, task_of
     slots = {
         index: TaskSlot(spec.name, index, node=node or None)
@@ -48,7 +52,7 @@ def resolve_first(spec: StageSpec, share: U16, placed: Placed | None) -> tuple[d
     return slots, records.unpack_u16(placed.task_of).copy() if spec.kind == "operator" else task_of
 
 
-def _fits(spec: StageSpec, share: U16, tasks: int, placed: Placed) -> bool:
+def _fits(spec: StageSpec, share: npt.NDArray[np.intp], tasks: int, placed: Placed) -> bool:
     if not tasks or placed.declared != tasks or not placed.tasks or len(placed.tasks) != len(placed.nodes):
         return False
     if spec.kind != "operator":

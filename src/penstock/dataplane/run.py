@@ -29,6 +29,8 @@ PORTION_RATIO = 0.46
 """Share of an epoch that a source publishes at once: two portions fill one, even when the rate falls a little."""
 PORTION_S = 0.1
 """Time of work in a portion at least; smaller ones cost the source more epochs than they are worth."""
+FIRST_PORTION_ROWS = 2_048
+"""Rows that a source publishes at once for a stage whose rate is not known yet."""
 _PORTION_ROWS = 64
 _SLOW_RATIO = 0.05
 """Share of the longest epoch that few rows must take to tell what rows take: no overhead is that large."""
@@ -119,7 +121,7 @@ class Run:
         """Time from dispatch to commit, of all epochs together."""
         self.state_bytes = 0
         share = chain.shards() if begins else np.empty(0, np.uint16)
-        self.slots, task_of = resolve_first(spec, share, placed)
+        self.slots, task_of = resolve_first(spec, placed, share)
         self.shards = ShardTable(
             spec.name, task_of, Holding.ABSENT if spec.kind == "operator" else Holding.HELD
         )
@@ -145,7 +147,7 @@ class Run:
 
     def place_as_declared(self) -> None:
         """Have the tasks that the program says, whatever plans have made of it; only before the first lease."""
-        self.slots, task_of = resolve_first(self.spec, self.chain.shards(), None)
+        self.slots, task_of = resolve_first(self.spec, None, self.chain.shards())
         self.shards.task_of[:] = self.shards.goal[:] = self.epoch_tasks[:] = task_of
 
     @property
@@ -350,13 +352,15 @@ class Run:
         return self.budget().rows_of(self._row_bytes)
 
     def portion_rows(self) -> int | None:
-        """Rows that a source should publish at once for this stage; None while its rate is not known.
+        """Rows that a source should publish at once for this stage; None for a sink, which takes what there is.
 
         An epoch takes whole portions while they fit. One that is larger than an epoch is cut at the same row of every
         shard, so that its last epochs hold rows of the hottest shards alone and keep few tasks busy.
         """
-        if not self._rows_per_s or self.spec.kind != "operator":
+        if self.spec.kind != "operator":
             return None
+        if not self._rows_per_s:
+            return FIRST_PORTION_ROWS
         portion_s = max(PORTION_RATIO * self._settings.max_epoch_s, PORTION_S)
         return max(_PORTION_ROWS, int(self._rows_per_s * portion_s))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.records import Stamp, TaskPart
-from penstock.dataplane.run import Phase, Run
+from penstock.dataplane.run import FIRST_PORTION_ROWS, Phase, Run
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import CheckpointError
 
@@ -115,7 +115,10 @@ class SourceSteps:
             return 0.01
         run.blocked = False
         start = run.chain.offset
-        end = min(arrivals.due(self._engine.wall()), start + self._rows_at_once(run))
+        due = arrivals.due(self._engine.wall())
+        if due - start >= FIRST_PORTION_ROWS and self._waits_for_first(run):
+            return 0.01
+        end = min(due, start + self._rows_at_once(run))
         if end <= start:
             if self._say_idle_or_ended(run, now, arrivals.limit is not None and start >= arrivals.limit):
                 return 1.0
@@ -137,6 +140,16 @@ class SourceSteps:
         """Rows that the next epoch of a source makes at most: what it may, and no more than suits those it feeds."""
         fed = [self._engine.runs[edge.consumer].portion_rows() for edge in run.spec.edges]
         return min([run.source_rows(), *(rows for rows in fed if rows is not None)])
+
+    def _waits_for_first(self, run: Run) -> bool:
+        """Whether a source that has many rows should first see how fast those are taken that it has published: more of
+        them would be in portions that suit nobody."""
+        return any(
+            queue and not self._engine.runs[edge.consumer].epochs
+            for edge in run.spec.edges
+            if self._engine.runs[edge.consumer].spec.kind == "operator"
+            for queue in (run.chain.out.get(edge.edge),)
+        )
 
     def may_begin(self, source: str) -> bool:
         """Whether a source may make rows: it is not paused, and holds initial state, or all of that has been taken in."""

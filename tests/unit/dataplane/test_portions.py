@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.faults.runs import KEPT, fast_disk
 
-from penstock.dataplane.run import PORTION_RATIO, PORTION_S
+from penstock.dataplane.run import FIRST_PORTION_ROWS, PORTION_RATIO, PORTION_S
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import local_program
 
@@ -26,9 +26,9 @@ def learn(driver: Driver, stage: str, rows_per_s: float) -> None:
     driver.engine.runs[stage]._rows_per_s = rows_per_s
 
 
-def test_nothing_is_said_of_a_stage_whose_rate_is_not_known(driver: Driver) -> None:
+def test_portions_are_small_until_the_rate_is_known(driver: Driver) -> None:
     run = driver.engine.runs["fold"]
-    assert run.portion_rows() is None
+    assert run.portion_rows() == FIRST_PORTION_ROWS
     learn(driver, "fold", 1e6)
     assert run.portion_rows() == int(1e6 * max(PORTION_S, PORTION_RATIO * driver.engine.settings.max_epoch_s))
 
@@ -46,7 +46,7 @@ def test_a_source_publishes_no_more_than_suits_the_slowest_it_feeds(driver: Driv
     source = next(run for run in driver.engine.runs.values() if run.spec.kind == "source")
     at_once = driver.engine.sources._rows_at_once
     before = at_once(source)
-    assert before == source.source_rows()
+    assert before == min(source.source_rows(), FIRST_PORTION_ROWS)
     fed = [edge.consumer for edge in source.spec.edges]
     learn(driver, fed[0], 1_000.0)
     assert at_once(source) == driver.engine.runs[fed[0]].portion_rows() < before

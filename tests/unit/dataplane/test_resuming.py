@@ -16,11 +16,13 @@ from penstock.dataplane import records
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.program import StageSpec
-from penstock.dataplane.records import Base, ChainBase, Placed
+from penstock.dataplane.records import Base, ChainBase, Placed, Redeal
 from penstock.dataplane.resuming import derive_declared, derive_placed, resolve_first
 from penstock.sim.programs import local_program
 
 SPEC = local_program().stages["fold"]
+ALL = np.arange(SPEC.shards, dtype=np.uint16)
+REDEAL = Redeal("fold", "fold@1", records.pack_u16(ALL[:2]))
 
 
 @st.composite
@@ -42,7 +44,7 @@ def kept(spec: StageSpec, tasks: dict[int, str | None], task_of: list[int]) -> P
 @given(placements())
 def test_what_is_kept_of_a_placement_gives_it_back(drawn: tuple[dict[int, str | None], list[int]]) -> None:
     tasks, task_of = drawn
-    slots, found = resolve_first(SPEC, kept(SPEC, tasks, task_of))
+    slots, found = resolve_first(SPEC, kept(SPEC, tasks, task_of), ALL)
     assert found.tolist() == task_of
     assert set(slots) == set(tasks)
     if kept(SPEC, tasks, task_of) is not None:
@@ -55,22 +57,29 @@ def test_a_program_that_says_otherwise_by_now_is_heard(
 ) -> None:
     then = kept(SPEC, *drawn)
     for spec in (replace(SPEC, tasks=SPEC.tasks + more), replace(SPEC, shards=SPEC.shards * 2)):
-        slots, task_of = resolve_first(spec, then)
-        tasks, declared = derive_declared(spec)
+        share = np.arange(spec.shards, dtype=np.uint16)
+        slots, task_of = resolve_first(spec, then, share)
+        tasks, declared = derive_declared(spec, share)
         assert list(slots) == list(range(tasks)) and task_of.tolist() == declared.tolist()
 
 
 def test_a_stage_that_is_as_declared_keeps_nothing() -> None:
-    tasks, task_of = derive_declared(SPEC)
+    tasks, task_of = derive_declared(SPEC, ALL)
     assert kept(SPEC, dict.fromkeys(range(tasks)), task_of.tolist()) is None
 
 
 def test_a_base_of_before_placements_were_kept_is_read() -> None:
-    placed = {"fold": Placed(2, [0, 1], ["", ""], b"")}
-    base = Base(1, "q", 2, 1, b"id", 9, [ChainBase("fold", 3, bytes(16), [], [])], placed)
-    older = msgspec.msgpack.encode(msgspec.msgpack.decode(records.encode(base))[:-1])
+    base = Base(1, "q", 2, 1, b"id", 9, [ChainBase("fold", 3, bytes(16), [], [])])
+    assert len(msgspec.msgpack.decode(records.encode(base))) == 7, "as it was then"
     assert records.decode_base(records.encode(base)) == base
-    assert records.decode_base(older) == msgspec.structs.replace(base, placed={})
+
+
+@pytest.mark.parametrize("placed", [{}, {"fold": Placed(2, [0, 1], ["", ""], b"")}])
+@pytest.mark.parametrize("redealt", [False, True])
+def test_whatever_stands_behind_the_chains_of_a_base_is_kept(placed: dict[str, Placed], redealt: bool) -> None:
+    redeals = [REDEAL] if redealt else []
+    base = Base(1, "q", 2, 1, b"id", 9, [ChainBase("fold", 3, bytes(16), [], [])], placed, redeals)
+    assert records.decode_base(records.encode(base)) == base
 
 
 @pytest.mark.parametrize("cores", [1, 3])
@@ -93,7 +102,7 @@ def test_a_restart_with_fewer_cores_than_plans_had_given_begins_as_declared(tmp_
     driver = driver_on(tmp_path, 3, nodes=1)
     run = driver.engine.runs["fold"]
     driver.run_until(lambda: run.chain.epoch > 5 and bool(run.ready.all()))
-    declared, _ = derive_declared(run.spec)
+    declared, _ = derive_declared(run.spec, ALL)
     goal = (np.arange(run.spec.shards) % 4).astype(np.uint16)
     driver.engine.place([Placement("fold", dict.fromkeys(range(4)), goal)])
     assert driver.run_until(lambda: driver.engine.placing.is_settled("fold"), 5.0)

@@ -93,7 +93,7 @@ class ElasticutorPolicy:
         if not (0 <= self.margin < 1 and 0 < self.give_back_ratio <= 1):
             raise DeclarationError(f"{self.name}: margin must lie in [0, 1) and give_back_ratio in (0, 1].")
         self._negotiator = Negotiator(self.idle_node_s)
-        self._watch = ImbalanceWatch(self.theta, self.patience, self.max_moves)
+        self._watch = ImbalanceWatch(self.theta, self.patience, self.max_moves, cheap=not self.pauses)
 
     def note_failure(self, reason: str) -> None:
         """Let the next turn decide again from what it sees."""

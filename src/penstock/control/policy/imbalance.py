@@ -36,6 +36,8 @@ class ImbalanceWatch:
     theta: float = THETA
     patience: int = 3
     max_moves: int | None = None
+    cheap: bool = True
+    """Whether a plan that moves shards inside a node costs next to nothing: it does not stop all rows."""
     _turns: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -54,7 +56,7 @@ class ImbalanceWatch:
     def _theta_of(self, turn: Turn, name: str) -> float:
         """Return from which δ on an executor is balanced."""
         one_node = len({task.node for task in turn.now.executors[name].tasks}) == 1
-        return min(self.theta, FINE_THETA) if one_node and turn.is_over else self.theta
+        return min(self.theta, FINE_THETA) if self.cheap and one_node and turn.is_over else self.theta
 
     def goal_of(self, turn: Turn, name: str) -> float:
         """Return the δ to balance an executor to by any move."""

@@ -6,11 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.estimate import Estimate, ExecutorEstimate, NodeEstimate, TaskEstimate
 from penstock.control.plan.checking import check_plan
 from penstock.control.plan.plan import Pass, Plan
 from penstock.control.policy.coarse import CoarseStep
+from penstock.control.policy.elasticutor import ElasticutorPolicy
+from penstock.control.policy.penstock import PenstockPolicy
 from penstock.control.policy.protocol import Limits
 from penstock.errors import PlanError
 
@@ -109,3 +112,17 @@ def test_a_pass_of_shards_that_the_giver_lacks_is_refused() -> None:
         with pytest.raises(PlanError, match="plan: "):
             check_plan(Plan(passes=(wrong,)), now, LIMITS)
     assert not Plan(passes=(Pass("match", "", (1,)),)).changes_nothing
+
+
+@pytest.mark.parametrize("policy", [ElasticutorPolicy, PenstockPolicy])
+def test_the_policies_take_the_step_when_nothing_else_is_to_be_done(policy: type) -> None:
+    station = make_station(np.full(24, 20.0), 100.0, 6)
+    station.tasks.update({4: "n1", 5: "n1"})
+    nodes = {name: NodeEstimate(name, 4) for name in ("n0", "n1")}
+    world = World({"match": station}, nodes, Limits(6, max_nodes=2, cores_per_node=4, redeals=True))
+    chosen = policy(coarse=CoarseStep(every_s=10.0))
+    found = [world.turn(chosen) for _ in range(16)]
+    (split,) = [one for one in found if one.plan is not None and one.plan.passes]
+    assert split.plan is not None and split.plan.passes[0].giver == "match" and not split.plan.executors
+    world = World({"match": make_station(np.full(24, 20.0), 100.0, 6)}, nodes, Limits(6))
+    assert not any(one.plan is not None and one.plan.passes for one in [world.turn(policy()) for _ in range(16)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.estimate import NodeEstimate
 from penstock.control.plan.checking import check_plan
-from penstock.control.policy.elasticutor import ElasticutorPolicy
+from penstock.control.plan.shards import derive_imbalance, derive_shards
+from penstock.control.policy.elasticutor import ElasticutorPolicy, make_resource_centric
 from penstock.control.policy.protocol import Limits, Proposal
 from penstock.control.policy.registry import make_policy
 from penstock.control.sla import SLA
@@ -216,3 +218,19 @@ def test_nothing_is_decided_while_a_plan_is_carried_out_or_nothing_is_known() ->
 def test_bad_options_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
         make_policy("elasticutor", **options)
+
+
+@pytest.mark.parametrize(("make", "moves"), [(ElasticutorPolicy, True), (make_resource_centric, False)])
+def test_while_rows_are_late_a_little_imbalance_on_one_node_is_worth_moves_that_stop_nobody(
+    make: Callable[[], ElasticutorPolicy], moves: bool
+) -> None:
+    world = World(
+        {"match": make_station(skewed(0.2875), 200.0, 4)},
+        nodes={"n0": NodeEstimate("n0", 4)},
+        limits=Limits(max_cores=4),
+        sla=SLA(0.1, scope="operator"),
+    )
+    world.run(make(), 10)
+    assert bool(acted(world)) is moves
+    if moves:
+        assert derive_imbalance(derive_shards(world.estimate().executors["match"])) < 1.05
