@@ -19,6 +19,26 @@ def test_a_comparison_is_a_table_with_the_oracle_first() -> None:
     assert result.stdout.index("oracle") < result.stdout.index("static_18") < result.stdout.index("static_20")
 
 
+def test_an_application_of_the_papers_is_judged_end_to_end_and_has_no_oracle() -> None:
+    result = CliRunner().invoke(
+        app,
+        [
+            "simulate",
+            "commcount",
+            "--hours",
+            "0.005",
+            "--interval",
+            "1",
+            "--policy",
+            "static_20",
+            "--policy",
+            "drs",
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    assert "oracle" not in result.stdout and "static_20" in result.stdout and "20.00" in result.stdout
+
+
 def test_a_comparison_as_json_has_policies_and_runs(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     result = CliRunner().invoke(app, [*SHORT, "--seeds", "1,2", "--json", str(path)])

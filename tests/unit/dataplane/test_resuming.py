@@ -44,7 +44,7 @@ def kept(spec: StageSpec, tasks: dict[int, str | None], task_of: list[int]) -> P
 @given(placements())
 def test_what_is_kept_of_a_placement_gives_it_back(drawn: tuple[dict[int, str | None], list[int]]) -> None:
     tasks, task_of = drawn
-    slots, found = resolve_first(SPEC, ALL, kept(SPEC, tasks, task_of))
+    slots, found = resolve_first(SPEC, kept(SPEC, tasks, task_of), ALL)
     assert found.tolist() == task_of
     assert set(slots) == set(tasks)
     if kept(SPEC, tasks, task_of) is not None:
@@ -58,7 +58,7 @@ def test_a_program_that_says_otherwise_by_now_is_heard(
     then = kept(SPEC, *drawn)
     for spec in (replace(SPEC, tasks=SPEC.tasks + more), replace(SPEC, shards=SPEC.shards * 2)):
         share = np.arange(spec.shards, dtype=np.uint16)
-        slots, task_of = resolve_first(spec, share, then)
+        slots, task_of = resolve_first(spec, then, share)
         tasks, declared = derive_declared(spec, share)
         assert list(slots) == list(range(tasks)) and task_of.tolist() == declared.tolist()
 
