@@ -81,7 +81,7 @@ class Adapting:
     samples: int = 8
     rate_samples: int = 3
     sigmas: float = 5.0
-    least_change: float = 0.05
+    least_change: float = 0.01
 
     def __post_init__(self) -> None:
         if not 1 <= self.rate_samples <= self.samples:

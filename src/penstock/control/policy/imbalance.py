@@ -21,6 +21,9 @@ FINE = 1.02
 FINE_THETA = 1.08
 """θ of an executor that is on one node while rows are late: what imbalance costs is throughput, and moves are cheap."""
 
+FINE_PATIENCE = 5
+"""Turns in a row for which δ must have been above that: shares learned from few rows are no better than that."""
+
 MIN_GAIN = 0.05
 """δ must be lowered by so much to be worth a move."""
 
@@ -66,6 +69,8 @@ class ImbalanceWatch:
         """Say whether an executor should be balanced now."""
         delta = turn.deltas.get(name, 1.0)
         near_limit = delta * turn.stations.loads.get(name, 0.0) > NEAR_LIMIT * turn.cores.get(name, 1)
+        if delta <= self.theta:
+            return self._turns.get(name, 0) >= FINE_PATIENCE
         if not (turn.is_over or near_limit):
             return self._turns.get(name, 0) >= self.patience
         return self._turns.get(name, 0) >= (1 if delta > FAR_RATIO * self.theta else 2)
