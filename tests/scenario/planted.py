@@ -126,7 +126,7 @@ def _loses_data_syncs(driver: Any) -> type:
 
 
 ENGINE = "penstock.dataplane.engine"
-CHAINS = "penstock.dataplane.chains"
+CHAIN = "penstock.dataplane.chain"
 LOG = "penstock.dataplane.recordlog"
 CHANNEL = "penstock.dataplane.channel"
 PLACING = "penstock.dataplane.placing"
@@ -188,14 +188,14 @@ PLANTED = (
     ),
     Planted(
         "deltas are dropped one epoch too early",
-        {CHAINS: [("low = int(dirty.min()) if len(dirty)", "low = int(dirty.min()) + 1 if len(dirty)")]},
+        {CHAIN: [("low = int(dirty.min()) if len(dirty)", "low = int(dirty.min()) + 1 if len(dirty)")]},
     ),
     Planted(
         "segments are dropped when the first shards are past them",
         {"penstock.dataplane.positions": [("return min((group.at[key] for group in groups), default",
                                            "return max((group.at[key] for group in groups), default")]},
     ),
-    Planted("a base forgets the intent", {CHAINS: [("intent=self.intent,", "intent=None,")]}),
+    Planted("a base forgets the intent", {CHAIN: [("intent=self.intent,", "intent=None,")]}),
     Planted(
         "acknowledged before the sync", driver=_acknowledges_before_the_sync,
     ),

@@ -147,7 +147,7 @@ def drs_10(effort: Effort) -> Table:
 
 
 def elasticutor_6(effort: Effort) -> Table:
-    omegas = (0.0, 2.0, 4.0, 8.0, 16.0) if effort.points == 1 else (2.0, 16.0)
+    omegas = (0.0, 2.0, 4.0, 8.0, 16.0) if effort.points == 1 else (0.0, 2.0, 16.0)
     return {
         f"{omega:g}": elasticutor.shuffled(omega, seconds=max(120 * effort.share, 45.0)) for omega in omegas
     }

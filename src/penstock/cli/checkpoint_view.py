@@ -14,7 +14,7 @@ from rich.table import Table
 
 from penstock.cli.output import ago, size
 from penstock.dataplane import paths
-from penstock.dataplane.chains import Chain
+from penstock.dataplane.chain import Chain
 from penstock.dataplane.findings import DAMAGE, Report
 from penstock.dataplane.inspecting import StageView, Summary
 from penstock.dataplane.outside import ExportView, ImportedView

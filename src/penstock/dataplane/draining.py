@@ -11,7 +11,8 @@ from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.dataplane.chains import Chain, Chains
+    from penstock.dataplane.chain import Chain
+    from penstock.dataplane.chains import Chains
     from penstock.dataplane.sourcing import Arrivals
 
 

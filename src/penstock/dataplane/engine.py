@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
-from penstock.dataplane import messages, paths, records
-from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
-from penstock.dataplane.channel import Deal
+from penstock.dataplane import messages, records
+from penstock.dataplane.chains import Chains
 from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.handing import HANDOVER_S
 from penstock.dataplane.latency import Latency, LatencyLog
 from penstock.dataplane.logline import Appender, LogLine, Pending
+from penstock.dataplane.operator_steps import OperatorSteps
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.placing import Placing
@@ -33,6 +31,7 @@ from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sink_steps import SinkSteps
+from penstock.dataplane.snapshots import complete_snapshots
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
@@ -107,6 +106,7 @@ class Engine:
         self._stepped_at = 0.0
         self._storage_failures: dict[str, int] = {}
         self.sources = SourceSteps(self)
+        self.operators = OperatorSteps(self)
         self.sinks = SinkSteps(self)
         self.placing = Placing(self)
         self.redealing = Redealing(self)
@@ -304,18 +304,7 @@ class Engine:
             return self.sources.step(run, now)
         if run.spec.kind == "sink":
             return self.sinks.step(run, now)
-        timer_us = run.next_timer_us()
-        wait = 1.0 if timer_us is None else max(0.0, timer_us / 1e6 - self._wall())
-        run.force_empty = run.force_empty or (timer_us is not None and wait <= 0)
-        takes = self.takes(run)
-        rows = sum(int(take.shard_rows.sum()) for take in takes)
-        # A range without rows for its shards is passed all the same, or nobody could let go of it.
-        if rows == 0 and not run.force_empty and not any(take.pieces for take in takes):
-            self._commit_idle(run)
-            return min(1.0, wait)
-        run.force_empty = False
-        self._start_epoch(run, takes, now)
-        return 1.0
+        return self.operators.step(run, now)
 
     def takes(self, run: Run) -> list[GroupTake]:
         waiting = self.chains.waiting(run.chain)
@@ -323,84 +312,11 @@ class Engine:
             return []
         return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels, run.task_of)
 
-    def _start_epoch(self, run: Run, takes: Sequence[GroupTake], now: float) -> None:
-        epoch = run.chain.epoch + 1
-        shard_rows = (
-            np.sum([take.shard_rows for take in takes], axis=0)
-            if takes
-            else np.zeros(run.spec.shards, np.int64)
-        )
-        snapshots = self._due_snapshots(run)
-        run.begin(epoch, takes, int(shard_rows.sum()), now, self._wall())
-        for slot in run.slots.values():
-            mine = run.shards_of(slot)
-            asked = snapshots[run.task_of[snapshots] == slot.index] if len(snapshots) else snapshots
-            if slot.lease is None or not (
-                shard_rows[mine].any() or len(asked) or run.is_moved_by_time(slot, mine)
-            ):
-                continue
-            work = run.work(slot, mine, asked, self.lanes(run, slot))
-            run.counts.remote_bytes += self._remote_bytes(work, slot.lease)
-            self._shell.send(slot.lease, work)
-        self.settle(run)
-
-    def _remote_bytes(self, work: messages.Work, lease: str) -> int:
-        """Bytes that a task will read of what leases on other nodes wrote; it reads segments as a whole."""
-        if len({held.node for held in self.leases.values()}) < 2:
-            return 0
-        node = self.leases[lease].node
-        extents = {
-            (extent.file, extent.offset): extent
-            for group in work.groups
-            for piece in group.pieces
-            for extent in piece.segments
-        }
-        found = 0
-        for extent in extents.values():
-            file = paths.parse_data(extent.file)
-            writer = self.leases.get(file.writer) if file is not None else None
-            found += extent.length if writer is not None and writer.node != node else 0
-        return found
-
-    def lanes(self, run: Run, slot: TaskSlot) -> list[tuple[int, bytes]]:
-        """For every edge that keeps rows on their node: the consumer's shards on the node of this task."""
-        node = self.leases[slot.lease].node if slot.lease in self.leases else None
-        found = []
-        for edge in run.spec.edges:
-            if edge.deal is Deal.LOCAL:
-                near = [
-                    consumer.assigned_to(other)
-                    for consumer in self.runs_of(edge.consumer)
-                    for other in consumer.slots.values()
-                    if other.lease in self.leases and self.leases[other.lease].node == node
-                ]
-                if near:
-                    found.append((edge.edge, records.pack_u16(np.sort(np.concatenate(near)))))
-        return found
-
-    def _due_snapshots(self, run: Run) -> U16:
-        retain = max(self.settings.retain_bytes, 2 * run.state_bytes)
-        ready = np.flatnonzero(run.ready).astype(np.uint16)
-        due = due_snapshots(
-            run.chain, ready, retain, self.settings.retain_epochs, self.settings.snapshot_min_bytes
-        )
-        sizes = np.cumsum(run.chain.snapshot_bytes[due] + run.chain.delta_bytes[due])
-        fits = int(np.searchsorted(sizes, self.settings.snapshot_bytes_per_epoch, side="right"))
-        return due[: max(1, min(fits, self.settings.snapshots_per_epoch))] if len(due) else due
-
     def _is_brimming(self, run: Run) -> bool:
         """Whether so much waits that a whole epoch of it is there before its time: then the pace gives way."""
         if run.spec.kind == "source":
             return self.sources.is_brimming(run)
         return self.chains.waiting_bytes_for(run.chain) >= self.settings.max_epoch_bytes
-
-    def _commit_idle(self, run: Run) -> None:
-        """Tell tasks of an idle executor that their last epoch has its record."""
-        if run.unconfirmed:
-            for slot in run.slots.values():
-                if slot.lease is not None and slot.index in run.unconfirmed:
-                    self._shell.send(slot.lease, messages.Commit(run.spec.name, slot.index, run.chain.epoch))
-            run.unconfirmed.clear()
 
     # -- reports ------------------------------------------------------------------------------------------------------
 

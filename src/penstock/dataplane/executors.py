@@ -20,7 +20,7 @@ from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError
 
 if TYPE_CHECKING:
-    from penstock.dataplane.chains import Chain
+    from penstock.dataplane.chain import Chain
 
 
 def begin_shares(spec: StageSpec) -> dict[str, U16]:

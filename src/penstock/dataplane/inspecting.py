@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from penstock.dataplane import paths, recordlog, records
-from penstock.dataplane.chains import Chain, Chains
+from penstock.dataplane.chain import Chain
+from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.identity import Meta, skeleton
 from penstock.dataplane.metas import Metas, read_metas

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane.bring import runs
-from penstock.dataplane.chains import Chain
+from penstock.dataplane.chain import Chain
 from penstock.dataplane.channel import read_entries
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind

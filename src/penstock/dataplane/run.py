@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dataplane import messages, records
-from penstock.dataplane.chains import Chain
+from penstock.dataplane.chain import Chain
 from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken

@@ -131,7 +131,7 @@ class SourceSteps:
                 run.ask(slot)
                 work = messages.Work(
                     run.spec.name, slot.index, run.epoch, run.chain.epoch, run.time_us, offsets=(low, high),
-                    lanes=self._engine.lanes(run, slot),
+                    lanes=self._engine.operators.lanes(run, slot),
                 )  # fmt: skip
                 self._engine.send(slot.lease, work)
         return 1.0

@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 
 from penstock.dataplane import paths, recordlog, records
-from penstock.dataplane.chains import Chain, Chains
+from penstock.dataplane.chain import Chain
+from penstock.dataplane.chains import Chains
 from penstock.dataplane.channel import read_entries, read_frame, read_segment
 from penstock.dataplane.disk import Disk, is_temp
 from penstock.dataplane.findings import DAMAGE, NOTE, Report, attempt, count

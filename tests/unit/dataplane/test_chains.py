@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.dataplane import records
-from penstock.dataplane.chains import Chains, complete_snapshots, due_snapshots
+from penstock.dataplane.chains import Chains
 from penstock.dataplane.positions import ChannelKey
 from penstock.dataplane.records import Extent, Group, Position, Range, Record, Segment, Snapshot, TaskPart
+from penstock.dataplane.snapshots import complete_snapshots, due_snapshots
 from penstock.errors import CorruptFileError
 from penstock.sim.programs import memory_program
 
