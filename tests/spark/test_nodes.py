@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.flows import running, two_steps
 
+from penstock.control.measure.estimate import Estimate
+from penstock.control.plan.plan import Plan
+from penstock.control.policy.protocol import Limits, Proposal
+from penstock.control.policy.registry import register, unregister
+from penstock.control.sla import SLA
 from penstock.dataplane import messages
 from penstock.dataplane.program import Program
 from penstock.spark.hub import Hub, Listener
@@ -207,3 +213,41 @@ def test_a_killed_worker_takes_its_node_along_and_the_rest_goes_on(
     assert negotiator(spark).release(["1"]).done
     assert negotiator(spark).target == 1
     leasing.end_all()
+
+
+class Asking:
+    """A policy that wants every node it may have."""
+
+    name = "asking"
+
+    def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        more = limits.max_nodes - len(now.nodes)
+        plan = Plan({}, add_nodes=more) if more else None
+        return Proposal(plan, "a node is missing", f"asked for {more}" if more else "no change", urgent=True)
+
+    def note_failure(self, reason: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("given", [None, 2])
+def test_a_policy_gets_nodes_up_to_what_the_query_allows(
+    cluster: LocalCluster, spark: SparkSession, tmp_path: Path, given: int | None
+) -> None:
+    if len(cluster.workers) < 2:
+        cluster.add_worker()
+    if given is not None:
+        assert len(ids(spark)) == 1
+    register("asking", Asking)
+    try:
+        options = {"maxNodes": given} if given is not None else {}
+        with running(two_steps(None, 500.0, cores=1), spark, tmp_path / "cp", **options) as query:
+            query.elasticity.hold(SLA(latency=5.0), "asking", 0.2)
+            wait_until(lambda: len(query.decisions()) > 1)
+            if given is None:
+                time.sleep(1.0)
+                assert len(ids(spark)) == 1, "as many as were there"
+            else:
+                wait_until(lambda: len(ids(spark)) == 2)
+                wait_until(lambda: any(one.acted for one in query.decisions()))
+    finally:
+        unregister("asking")

@@ -99,7 +99,7 @@ def simulate(
         str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
     ] = None,
     plots: Annotated[
-        Path | None, typer.Option(help="write PNG plots to this folder; needs penstock[plots]")
+        Path | None, typer.Option(help="write PNG plots to this folder; needs the extra `plots`")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="write one HTML file with table and charts")] = None,
 ) -> None:

@@ -63,6 +63,11 @@ class Elasticity:
         self._steering: Steering | None = None
         self.journal = ""
         """File that decisions are appended to; none where it is empty."""
+        self.every_s = 1.0
+        """Time between two turns of the control loop."""
+        self.max_nodes = 0
+        """Nodes that a policy may bring the application to; 0: as many as were there at once."""
+        self._most_nodes = 1
         self._file: JournalFile | None = None
         self._sampled_s = 0.0
         self._cores = real_cores(spark) if is_local(spark) else 0
@@ -223,7 +228,7 @@ class Elasticity:
 
     # -- by the loop --------------------------------------------------------------------------------------------------
 
-    def hold(self, sla: SLA, policy: str, every_s: float = 1.0) -> None:
+    def hold(self, sla: SLA, policy: str, every_s: float | None = None) -> None:
         """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
         chosen = make_policy(policy)
         self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
@@ -241,7 +246,7 @@ class Elasticity:
             self._actuator,
             Journal(write=self._open_journal()),
         )
-        self._steering = Steering(loop, self._take, every_s, self._refresh)
+        self._steering = Steering(loop, self._take, every_s or self.every_s, self._refresh)
 
     def _open_journal(self) -> Callable[[bytes], None] | None:
         if not self.journal:
@@ -347,13 +352,14 @@ class Elasticity:
         engine = self._shell.engine
         sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
         there = self._nodes()
+        self._most_nodes = max(self._most_nodes, len(there))
         # In local mode Spark is told of more slots than there are cores; those are not for a policy to give.
         cores = (
             min(engine.placing.capacity, self._cores) if self._cores else engine.placing.capacity - sources
         )
         return Limits(
             max(1, cores),
-            max_nodes=len(there),
+            max_nodes=len(there) if is_local(self._spark) else max(self.max_nodes or self._most_nodes, len(there)),
             cores_per_node=max(node.cores for node in there),
             redeals=True,
         )

@@ -37,6 +37,7 @@ from penstock.topology.options import (
     EXPORT,
     EXPORT_BYTES,
     JOURNAL,
+    MAX_NODES,
     TAKEOVER,
     derive_settings,
     merge_settings,
@@ -134,9 +135,11 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     except BaseException:
         query.stop()
         raise
+    query.elasticity.journal = JOURNAL.of(declared.options).removeprefix("file:")
+    query.elasticity.every_s = CONTROL_SECONDS.of(declared.options)
+    query.elasticity.max_nodes = MAX_NODES.of(declared.options)
     if declared.sla is not None:
-        query.elasticity.journal = JOURNAL.of(declared.options).removeprefix("file:")
-        query.elasticity.hold(declared.sla, declared.policy or DEFAULT, CONTROL_SECONDS.of(declared.options))
+        query.elasticity.hold(declared.sla, declared.policy or DEFAULT)
     query._begin()
     return query
 

@@ -190,6 +190,12 @@ JOURNAL = Option(
     "",
     "file on the driver that every decision is appended to, with its inputs and what came of it; for `penstock replay`",
 )
+MAX_NODES = Option(
+    "maxNodes",
+    COUNT,
+    0,
+    "nodes that a policy may bring the application to; where it is not given, as many as were there at once so far",
+)
 LEASE_TIMEOUT_SECONDS = Option(
     "leaseTimeoutSeconds", SECONDS, 15.0, "silence after which a lease is taken as lost", "lease_timeout_s"
 )
@@ -262,6 +268,7 @@ OPTIONS: Mapping[str, Option[Any]] = {
         MIN_EPOCH_SECONDS,
         CONTROL_SECONDS,
         JOURNAL,
+        MAX_NODES,
         LEASE_TIMEOUT_SECONDS,
         MEMORY_BYTES,
         MAX_WAITING_BYTES,
