@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from penstock.dataplane import records
 from penstock.dataplane.channel import EdgeSpec
@@ -243,6 +244,12 @@ class Chain:
         """Return the shards of the operator that this chain has."""
         held = [group.shards for group in self.groups]
         return np.sort(np.concatenate(held)) if held else np.empty(0, np.uint16)
+
+    def is_mine(self) -> npt.NDArray[np.bool_]:
+        """Return for every shard of the operator whether this chain has it."""
+        mine = np.zeros(self.spec.shards, np.bool_)
+        mine[self.shards()] = True
+        return mine
 
     def snapshot_of(self, shard: int) -> records.Snapshot | None:
         return self.snapshots.get(shard)

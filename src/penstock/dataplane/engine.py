@@ -29,7 +29,6 @@ from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.redealing import Redealing
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.settings import Settings
-from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sink_steps import SinkSteps
 from penstock.dataplane.snapshots import complete_snapshots
 from penstock.dataplane.source_steps import SourceSteps
@@ -400,12 +399,15 @@ class Engine:
     def _publish(self, pending: Pending) -> None:
         run, record = pending.run, pending.record
         now, wall_us = self._clock(), round(self._wall() * 1e6)
-        for edge, rows in self.chains.apply(record, pending.encoded):
+        published = self.chains.apply(record, pending.encoded)
+        for edge, rows in published:
             if run.spec.kind != "source":
                 rows.arrived_us = wall_us
             for consumer in self.runs_of(edge.consumer):
-                mine = None if self.chains.is_plain else consumer.task_of != NOBODY
+                mine = None if self.chains.is_plain else consumer.chain.is_mine()
                 consumer.counts.arrive(run.spec.name, rows, mine)
+        if run.spec.kind == "source":
+            self.sources.note_published(run, sum(part.rows_in for part in record.parts), published)
         if record.stamp is not None and record.kind != "intent":
             self.latency[run.spec.name].add(now, wall_us, record.stamp)
             if run.spec.kind == "operator":

@@ -350,8 +350,9 @@ class Placing:
         if slot.moving_to not in self._leases:
             slot.moving_to = None
         elif not run.spec.stateful or not len(run.shards_of(slot)):
-            slot.lease, slot.moving_to = slot.moving_to, None
+            slot.lease, slot.moving_to, slot.warming = slot.moving_to, None, False
             self.bring_absent(run)
+            self._warm(run, slot)
         else:
             keep = self._leases[slot.lease].node == self._leases[slot.moving_to].node
             self._engine.send(slot.lease, run.release(slot, run.shards_of(slot), keep))

@@ -161,6 +161,7 @@ class Redealing:
         for run in self._engine.runs.values():
             run.spec = run.chain.spec  # whose inputs may be more by now
         taker.time_us = max(taker.time_us, taker.chain.time_us)
+        taker.paused = taker.paused or giver.paused
         giver.counts.pass_on(taker.counts, one.shards)
         for shard in one.shards.tolist():
             if shard in giver.handed_over:

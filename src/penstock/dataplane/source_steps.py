@@ -3,12 +3,14 @@ that it is idle or has ended. A part of the engine; it does no I/O and decides n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.dataplane import messages, records
+from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.positions import PublishedRows
 from penstock.dataplane.records import Stamp, TaskPart
 from penstock.dataplane.run import FIRST_PORTION_ROWS, Phase, Run
 from penstock.dataplane.sourcing import Arrivals
@@ -16,6 +18,9 @@ from penstock.errors import CheckpointError
 
 if TYPE_CHECKING:
     from penstock.dataplane.engine import Engine
+
+PASSED_KEPT = 0.8
+"""Of what is known of how many rows a source's steps let pass, when an epoch tells it again."""
 
 
 class SourceSteps:
@@ -28,6 +33,8 @@ class SourceSteps:
         self._committed: dict[str, Callable[[], None]] = {}
         self._batches: dict[str, Callable[[], None]] = {}
         """Batches that wait for the record of their source before them."""
+        self._passed: dict[tuple[str, int], float] = {}
+        """By source and edge: rows on the edge for each row that is made."""
         self._over: set[str] = set()
         self._at_batch: set[str] = set()
         """Sources whose Spark query is at a batch."""
@@ -136,19 +143,35 @@ class SourceSteps:
                 self._engine.send(slot.lease, work)
         return 1.0
 
+    def note_published(self, run: Run, made: int, published: Sequence[tuple[EdgeSpec, PublishedRows]]) -> None:
+        """An epoch of a source made so many rows and published these: what stands on an edge for each row that is made
+        tells how many to make for a portion of it."""
+        if not made:
+            return
+        rows = {edge.edge: item.rows for edge, item in published}
+        for edge in run.spec.edges:
+            at = (run.spec.name, edge.edge)
+            found = rows.get(edge.edge, 0) / made
+            self._passed[at] = found + PASSED_KEPT * (self._passed.get(at, found) - found)
+
     def _rows_at_once(self, run: Run) -> int:
         """Rows that the next epoch of a source makes at most: what it may, and no more than suits those it feeds."""
-        fed = [self._engine.runs[edge.consumer].portion_rows() for edge in run.spec.edges]
-        return min([run.source_rows(), *(rows for rows in fed if rows is not None)])
+        most = run.source_rows()
+        for edge in run.spec.edges:
+            takers = [one.portion_rows() for one in self._engine.runs_of(edge.consumer) if one.slots]
+            portions = [rows for rows in takers if rows is not None]
+            passed = self._passed.get((run.spec.name, edge.edge), 1.0)
+            if portions and passed > 0:
+                most = min(most, round(sum(portions) / passed))
+        return max(1, most)
 
     def _waits_for_first(self, run: Run) -> bool:
         """Whether a source that has many rows should first see how fast those are taken that it has published: more of
         them would be in portions that suit nobody."""
         return any(
-            queue and not self._engine.runs[edge.consumer].epochs
+            run.chain.out.get(edge.edge) and not any(one.epochs for one in self._engine.runs_of(edge.consumer))
             for edge in run.spec.edges
             if self._engine.runs[edge.consumer].spec.kind == "operator"
-            for queue in (run.chain.out.get(edge.edge),)
         )
 
     def may_begin(self, source: str) -> bool:

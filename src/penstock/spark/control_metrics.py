@@ -33,7 +33,7 @@ CONTROL: Sequence[Metric[ControlLoop]] = (
     ),
     Metric(
         "modelErrors", "gauge", "",
-        "by model: predictions that were checked against what was measured later, the mean of how far they were off, as a share "
-        "of what was measured, and the same with its sign, above zero where latency is predicted too high", _errors,
+        "by model: predictions that were checked against what was measured later, the mean of how far they were off, as a "
+        "share of what was measured, and the same with its sign, above zero where latency is predicted too high", _errors,
     ),
 )  # fmt: skip

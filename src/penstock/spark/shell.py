@@ -308,7 +308,8 @@ class SparkShell(Listener):
             elif work.stage in self._sinks:
                 table = read_sink_rows(self.disk, self.opened.checkpoint, self._program, work)
                 try:
-                    self._sinks[work.stage].take(table, work.epoch)
+                    if table.num_rows:  # a change of executors may pass without a row
+                        self._sinks[work.stage].take(table, work.epoch)
                 except PenstockError:
                     raise
                 except Exception as error:

@@ -52,3 +52,16 @@ def test_a_source_publishes_no_more_than_suits_the_slowest_it_feeds(driver: Driv
     assert at_once(source) == driver.engine.runs[fed[0]].portion_rows() < before
     driver.run_until("drained", 30.0)
     assert driver.engine.runs["fold"].counts.arrived.sum() == 900
+
+
+def test_a_portion_is_counted_in_rows_that_get_through_to_who_takes_them(driver: Driver) -> None:
+    sources = driver.engine.sources
+    source = next(run for run in driver.engine.runs.values() if run.spec.kind == "source")
+    driver.run_until("drained", 30.0)
+    learn(driver, source.spec.edges[0].consumer, 1_000.0)
+    all_through = sources._rows_at_once(source)
+    for _ in range(40):  # one row in a hundred passes the source's steps
+        sources.note_published(source, 100, [])
+        edge, item = source.spec.edges[0], type("Item", (), {"rows": 2})()
+        sources.note_published(source, 100, [(edge, item)])
+    assert sources._rows_at_once(source) >= min(50 * all_through, source.source_rows())

@@ -51,7 +51,9 @@ def assign_windows(window: Window, taken: ShardedRows, columns: Sequence[str]) -
     rows = taken.rows.select(list(dict.fromkeys(columns)))
     if at is not None:
         rows = rows.take(pa.array(at))
-    sharded = _sharded(taken, rows.append_column(START, pa.array(starts)), at)
+    # Without columns a table forgets how many rows it has when some are taken.
+    found = rows.append_column(START, pa.array(starts)) if columns else pa.table({START: starts})
+    sharded = _sharded(taken, found, at)
     kept = taken.rows.filter(pa.array(late)) if missed else None
     return WindowRows(sharded, kept, missed, untimed)
 

@@ -21,6 +21,7 @@ from penstock.dataplane.compile import compile_program
 from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shards_of
 from penstock.dataplane.logic.keyed_windows import AggregateWindows, FunctionWindows
 from penstock.dataplane.logic.protocol import LATE, EpochInput, ShardClock, ShardedRows
+from penstock.dataplane.logic.window_rows import assign_windows
 from penstock.dataplane.logic.windows import ColumnWindowLogic
 from penstock.dataplane.records import END_US
 from penstock.dataplane.state.expiring_columns import LEAST
@@ -421,3 +422,12 @@ def test_functions_over_windows_have_state_of_the_key_across_windows(tmp_path: P
     assert sorted(map(tuple, (row.values() for row in made.to_pylist()))) == [("a", 1, 1), ("b", 1, 1)]
     made = bench.run(2, [], None, END_US)
     assert [tuple(row.values()) for row in made.to_pylist()] == [("a", 2, 2)]
+
+
+def test_rows_without_columns_keep_their_number_when_some_are_late() -> None:
+    times = pa.array([1, 11, 21, 31], pa.timestamp("s")).cast(pa.timestamp("us"))
+    rows = pa.table({"at": times, "v": [1, 2, 3, 4]})
+    taken = ShardedRows(np.array([0], np.uint16), np.array([0, 4]), rows, np.full(4, 15_000_000))
+    window = Window("at", 10_000_000, 10_000_000)
+    found = assign_windows(window, taken, [])
+    assert (found.rows.rows.num_rows, found.late_rows) == (3, 1)
