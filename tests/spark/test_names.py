@@ -77,7 +77,7 @@ def test_a_report_is_sparks_with_ours_beside_it(spark: SparkSession, tmp_path: P
         names = {field.name for field in fields}
         assert names == set(found) if part != "report" else names <= set(found), part
     assert set(told) - {field.name for field in metrics.SPARK["report"]} == {
-        *(metric.name for metric in metrics.QUERY), "inputs", "operators", "outputs",
+        *(metric.name for metric in metrics.QUERY), "inputs", "operators", "outputs", "control",
     }  # fmt: skip
     assert told["sources"][0]["endOffset"] == {"sales": 1000} == told["sources"][0]["latestOffset"]
     assert report["operators"]["numbered"]["rowsIn"] == 1000 and report["inputs"]["sales"]["rows"] == 1000
