@@ -223,9 +223,9 @@ def _take_group(
                 shard_rows[group.shards] += rows
                 taken_rows += int(rows.sum())
                 if end.epoch > source.epoch:  # what is said with an epoch holds after all of its rows
-                    mark = (
-                        source.published.watermark_us if source.published.watermark_us is not None else mark
-                    )
+                    said = source.published.watermark_us
+                    # at a barrier nothing said is nothing known: what came before it is of other shards
+                    mark = said if said is not None or source.barrier else mark
             ranges[key] = Range(key.edge, key.chain, group.at[key], end, mark)
         left = Budget(max(1, left.rows - taken_rows), left.bytes)
     watermark = _watermark(group, channels, {key: taken.watermark_us for key, taken in ranges.items()})
