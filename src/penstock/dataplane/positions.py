@@ -264,18 +264,33 @@ def _in_turns(group: ShardGroup, channels: Channels) -> list[list[ChannelKey]]:
 
 
 def _watermark(group: ShardGroup, channels: Channels, marks: Mapping[ChannelKey, int | None]) -> int | None:
-    """The least of what the channels say, leaving out idle ones; the end when all have ended; never back."""
+    """The least of what the channels say, leaving out idle ones; the end when all have ended; never back.
+
+    Executors of one operator hear the same: while one is idle and another is not, one of them is behind, and may have rows
+    of before what the other says.
+    """
     said = [marks.get(key) for key in group.at if key in channels.timed]
     others = [marks.get(key) for key in group.at if key in channels.marked and key not in channels.timed]
     known = [mark for mark in said if mark is not None]
     if len(known) < len(said) or not (said or others):
         return group.watermark_us
     least = min(known, default=END_US)
+    if least < IDLE_US and IDLE_US in known and _is_one_behind(channels, marks):
+        return group.watermark_us
     if least == END_US and any(mark != END_US for mark in others):
         return group.watermark_us
     if least == IDLE_US:
         return group.watermark_us
     return least if group.watermark_us is None else max(least, group.watermark_us)
+
+
+def _is_one_behind(channels: Channels, marks: Mapping[ChannelKey, int | None]) -> bool:
+    idle = {key.edge for key in channels.timed if marks.get(key) == IDLE_US}
+    return any(
+        key.edge in idle and mark is not None and mark < IDLE_US
+        for key, mark in marks.items()
+        if key in channels.timed
+    )
 
 
 def is_idle(group: ShardGroup, channels: Channels) -> bool:

@@ -304,3 +304,30 @@ def test_a_chain_that_says_nothing_at_a_barrier_is_no_longer_held_to_what_it_sai
     )
     assert [one.watermark_us for one in takes[0].ranges] == [100, None]
     assert takes[0].watermark_us == 40
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected", "apart"),
+    [
+        ((100, IDLE_US), 40, 100),
+        ((IDLE_US, 100), 40, 100),
+        ((100, END_US), 100, 100),
+        ((IDLE_US, END_US), 40, 40),
+        ((100, 90), 90, 90),
+    ],
+)
+def test_of_two_executors_an_idle_one_is_behind_while_the_other_is_not_idle(
+    marks: tuple[int, int], expected: int, apart: int
+) -> None:
+    def watermark(other: ChannelKey) -> int | None:
+        takes = take_epoch(
+            [ShardGroup(shards(0, 1), {KEY: START, other: START}, {}, 40)],
+            np.array([True, True]),
+            {KEY: [_said(1, marks[0])], other: [_said(1, marks[1])]},
+            Budget(100),
+            Channels({KEY, other}, {KEY, other}),
+        )
+        return takes[0].watermark_us
+
+    assert watermark(SECOND) == expected
+    assert watermark(OTHER) == apart, "inputs of different operators"
