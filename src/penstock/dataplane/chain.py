@@ -37,6 +37,7 @@ from penstock.dataplane.records import (
     Position,
     Published,
     Range,
+    Reached,
     Record,
 )
 from penstock.dataplane.state.protocol import U16, U64
@@ -69,9 +70,13 @@ class Chain:
         self.out_bytes = 0
         self.channels = _channels_of(spec)
         self.edge_bytes: dict[int, int] = dict.fromkeys(self.out, 0)
-        self.event_us: dict[int, int] = {}
-        """By edge: latest event time of all rows so far, where the edge has a watermark of its own. Executors of one
-        operator share it, or one without rows would hold up the watermark of all."""
+        self.events: dict[int, Reached] = {}
+        """By edge: latest event time of all rows so far, where the edge has a watermark of its own; of rows of the
+        operator's other executors too, as far as this chain has taken all that they had taken by then. One without rows
+        so holds up nobody, and one that is behind is not left behind."""
+        self.ahead: dict[int, Reached] = {}
+        """By edge: what another executor has reached and this chain has yet to; one at a time, or a chain that is always
+        a little behind would never say any."""
         self.said: dict[int, int | None] = {}
         """By edge: what was last said of event time."""
         self.offset = 0
@@ -89,8 +94,14 @@ class Chain:
         self.late_rows = 0
         self.dead_rows = 0
 
-    def apply(self, record: Record, encoded: bytes) -> list[tuple[EdgeSpec, PublishedRows]]:
-        """Fold in the next record of this chain; return what it published, by edge."""
+    def apply(
+        self, record: Record, encoded: bytes, siblings: Collection[Chain] = ()
+    ) -> list[tuple[EdgeSpec, PublishedRows]]:
+        """Fold in the next record of this chain; return what it published, by edge.
+
+        Args:
+            siblings: chains of the operator's other executors.
+        """
         self._check_next(record)
         self.time_us = max(self.time_us, record.time_us)
         self.hash = records.hash_of(encoded)
@@ -109,6 +120,9 @@ class Chain:
         self.idle = record.idle or self._hears_nothing()
         for part in record.parts:
             self._apply_part(record.epoch, part)
+        for edge in self.spec.edges if siblings else ():
+            if edge.delay_us is not None:
+                self.catch_up(edge.edge, siblings)
         self.trim_deltas()
         return self._publish(record)
 
@@ -144,7 +158,8 @@ class Chain:
         self.late_rows += part.late_rows
         self.dead_rows += part.dead_rows
         for edge, event_us in part.event_us:
-            self.event_us[edge] = max(event_us, self.event_us.get(edge, event_us))
+            if edge not in self.events or event_us > self.events[edge].event_us:
+                self.events[edge] = Reached(event_us, self._stands_at())
         extents = [segment.extent for segment in part.segments] + ([part.delta] if part.delta else [])
         for snapshot in part.snapshots:
             self._apply_snapshot(snapshot)
@@ -212,8 +227,33 @@ class Chain:
             return IDLE_US
         if edge.delay_us is None or self.watermark_us == END_US:
             return self.watermark_us
-        event_us = self.event_us.get(edge.edge)
-        return None if event_us is None else event_us - edge.delay_us
+        reached = self.events.get(edge.edge)
+        return None if reached is None else reached.event_us - edge.delay_us
+
+    def _stands_at(self) -> list[tuple[int, str, Position]]:
+        """The furthest that any shard has come on each input."""
+        keys = sorted(self.groups[0].at) if self.groups else []
+        return [(key.edge, key.chain, max(group.at[key] for group in self.groups)) for key in keys]
+
+    def catch_up(self, edge: int, siblings: Collection[Chain]) -> None:
+        """Say what other executors have reached by rows that this chain has come as far as: what it puts out from now on
+        comes after them, as it would with one executor."""
+        aim = self.ahead.pop(edge, None)
+        known = [chain.events[edge] for chain in siblings if edge in chain.events] + ([aim] if aim else [])
+        mine = [self.events[edge]] if edge in self.events else []
+        best = max([one for one in known if self._has_come_to(one)] + mine, default=None)
+        if best is not None:
+            self.events[edge] = best
+        left = [one for one in known if best is None or one.event_us > best.event_us]
+        if left:
+            self.ahead[edge] = aim if aim is not None and aim in left else max(left)
+
+    def _has_come_to(self, reached: Reached) -> bool:
+        return all(
+            group.at.get(ChannelKey(edge, chain), at) >= at
+            for edge, chain, at in reached.at
+            for group in self.groups
+        )
 
     def _hears_nothing(self) -> bool:
         """Of an operator: whether all that it takes rows from is idle."""
@@ -267,8 +307,10 @@ class Chain:
                 EdgeBase(
                     edge,
                     [item.published for item in queue],
-                    self.event_us.get(edge),
+                    self.events[edge].event_us if edge in self.events else None,
                     self.said.get(edge),
+                    self.events[edge].at if edge in self.events else [],
+                    self.ahead.get(edge),
                 )
                 for edge, queue in self.out.items()
             ],
@@ -297,7 +339,12 @@ class Chain:
             edge.edge: deque(PublishedRows(item, widths.get(edge.edge, 1)) for item in edge.published)
             for edge in base.edges
         }
-        self.event_us = {edge.edge: edge.event_us for edge in base.edges if edge.event_us is not None}
+        self.events = {
+            edge.edge: Reached(edge.event_us, edge.event_at)
+            for edge in base.edges
+            if edge.event_us is not None
+        }
+        self.ahead = {edge.edge: edge.ahead for edge in base.edges if edge.ahead is not None}
         self.said = {edge.edge: edge.watermark_us for edge in base.edges}
         self.edge_bytes = {edge: sum(item.bytes for item in queue) for edge, queue in self.out.items()}
         self.out_bytes = sum(self.edge_bytes.values())

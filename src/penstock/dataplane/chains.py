@@ -49,7 +49,6 @@ class Chains:
         self.by_name = _begin(program)
         self.placed: dict[str, records.Placed] = {}
         """By chain: where plans have put it, of those that are not as the program says."""
-        self._share_event_times()
 
     def of(self, operator: str) -> list[Chain]:
         """Return the chains of a stage: one, or those of all executors of an operator."""
@@ -72,7 +71,7 @@ class Chains:
     def apply(self, record: Record, encoded: bytes) -> list[tuple[EdgeSpec, PublishedRows]]:
         """Fold in one durable record; forget what it consumed; return what it published, by edge."""
         chain = self.by_name[record.chain]
-        published = chain.apply(record, encoded)
+        published = chain.apply(record, encoded, [one for one in self.consumers(chain) if one is not chain])
         self.drop_consumed(chain)
         return published
 
@@ -164,7 +163,6 @@ class Chains:
         for saved in base.chains:
             if saved.chain in self.by_name:
                 self.by_name[saved.chain].load_base(saved)
-        self._share_event_times()
         for record, encoded in tail:
             self.apply(record, encoded)
 
@@ -175,15 +173,6 @@ class Chains:
         for name, chain in self.by_name.items():
             if chain.spec is not specs[name]:
                 chain.be(name, specs[name])
-        self._share_event_times()
-
-    def _share_event_times(self) -> None:
-        for name in self.program.stages if not self.is_plain else ():
-            chains = self.of(name)
-            known = [(edge, event_us) for chain in chains for edge, event_us in chain.event_us.items()]
-            latest = dict(sorted(known, key=lambda one: one[1]))
-            for chain in chains:
-                chain.event_us = latest
 
     def _add(self, name: str) -> None:
         """Begin a further executor, without shards: it has said that nothing comes of it."""

@@ -223,9 +223,9 @@ def _take_group(
                 shard_rows[group.shards] += rows
                 taken_rows += int(rows.sum())
                 if end.epoch > source.epoch:  # what is said with an epoch holds after all of its rows
-                    mark = (
-                        source.published.watermark_us if source.published.watermark_us is not None else mark
-                    )
+                    said = source.published.watermark_us
+                    # at a barrier nothing said is nothing known: what came before it is of other shards
+                    mark = said if said is not None or source.barrier else mark
             ranges[key] = Range(key.edge, key.chain, group.at[key], end, mark)
         left = Budget(max(1, left.rows - taken_rows), left.bytes)
     watermark = _watermark(group, channels, {key: taken.watermark_us for key, taken in ranges.items()})
@@ -264,18 +264,33 @@ def _in_turns(group: ShardGroup, channels: Channels) -> list[list[ChannelKey]]:
 
 
 def _watermark(group: ShardGroup, channels: Channels, marks: Mapping[ChannelKey, int | None]) -> int | None:
-    """The least of what the channels say, leaving out idle ones; the end when all have ended; never back."""
+    """The least of what the channels say, leaving out idle ones; the end when all have ended; never back.
+
+    Executors of one operator hear the same: while one is idle and another is not, one of them is behind, and may have rows
+    of before what the other says.
+    """
     said = [marks.get(key) for key in group.at if key in channels.timed]
     others = [marks.get(key) for key in group.at if key in channels.marked and key not in channels.timed]
     known = [mark for mark in said if mark is not None]
     if len(known) < len(said) or not (said or others):
         return group.watermark_us
     least = min(known, default=END_US)
+    if least < IDLE_US and IDLE_US in known and _is_one_behind(channels, marks):
+        return group.watermark_us
     if least == END_US and any(mark != END_US for mark in others):
         return group.watermark_us
     if least == IDLE_US:
         return group.watermark_us
     return least if group.watermark_us is None else max(least, group.watermark_us)
+
+
+def _is_one_behind(channels: Channels, marks: Mapping[ChannelKey, int | None]) -> bool:
+    idle = {key.edge for key in channels.timed if marks.get(key) == IDLE_US}
+    return any(
+        key.edge in idle and mark is not None and mark < IDLE_US
+        for key, mark in marks.items()
+        if key in channels.timed
+    )
 
 
 def is_idle(group: ShardGroup, channels: Channels) -> bool:

@@ -167,6 +167,14 @@ class Published(msgspec.Struct, array_like=True, frozen=True):
     that came before it is taken on every one."""
 
 
+class Reached(msgspec.Struct, array_like=True, frozen=True, order=True):
+    """An event time that the rows of an operator have reached on an edge, and what it had taken by then."""
+
+    event_us: int
+    at: list[tuple[int, str, Position]] = []
+    """Edge, producer chain and position, in order."""
+
+
 class EdgeBase(msgspec.Struct, array_like=True, frozen=True):
     edge: int
     published: list[Published]
@@ -174,6 +182,10 @@ class EdgeBase(msgspec.Struct, array_like=True, frozen=True):
     """Latest event time of all rows so far, where the edge has a watermark of its own."""
     watermark_us: int | None = None
     """What was last said of event time on this edge."""
+    event_at: list[tuple[int, str, Position]] = []
+    """Where the chain that reached `event_us` stood, as in `Reached`."""
+    ahead: Reached | None = None
+    """What another executor has reached, and this chain says when it has come as far."""
 
 
 class ChainBase(msgspec.Struct, array_like=True, frozen=True):

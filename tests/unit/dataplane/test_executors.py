@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,24 @@ from tests.faults.runs import fast_disk
 
 import penstock
 from penstock.dataplane import records
+from penstock.dataplane.chain import Chain
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.executors import begin_shares, in_order, pass_shards, spread_specs
 from penstock.dataplane.exports import add_exports, stage_name
 from penstock.dataplane.inspecting import look, view_stages
 from penstock.dataplane.positions import START, Budget, ChannelKey, PublishedRows, ShardGroup, take_epoch
-from penstock.dataplane.program import executor_name, operator_of
-from penstock.dataplane.records import Extent, Position, Published, Redeal, Segment, pack_u16, pack_u32
+from penstock.dataplane.program import Program, executor_name, operator_of
+from penstock.dataplane.records import (
+    Extent,
+    Position,
+    Published,
+    Reached,
+    Redeal,
+    Segment,
+    pack_u16,
+    pack_u32,
+)
 from penstock.dataplane.splitting import plan_merge, plan_split
 from penstock.dataplane.verifying import verify
 from penstock.errors import CorruptFileError, PlanError
@@ -338,3 +349,123 @@ def test_an_executor_without_rows_does_not_hold_up_a_watermark_declared_behind_i
     driver.stop()
     check_schedule(driver.checkpoint, made, complete=True)
     assert replay(driver.checkpoint, made).rows >= 2 * ROWS
+
+
+def _many_keys(start: int, count: int) -> pa.RecordBatch:
+    rows = range(start, start + count)
+    times = pa.array([1_000_000 * row for row in rows], pa.timestamp("us", tz="UTC"))
+    return pa.record_batch({"k": pa.array([row % 16 for row in rows], pa.int64()), "at": times})
+
+
+def _timed_behind(tmp_path: Path, executors: int, delay: str, rows: int = ROWS, seed: int = 1) -> Driver:
+    """A run whose watermark is declared behind an operator of several executors."""
+    source = penstock.generate(_many_keys, schema="k long, at timestamp", rate=1000, name="rows")
+    kept = source.groupBy("k").apply_rows(
+        _pass,
+        schema="k long, at timestamp",
+        state={"seen": penstock.ValueState("long")},
+        name="kept",
+        shards=8,
+    )
+    window = penstock.window("at", "20 seconds")
+    windows = kept.withWatermark("at", delay).groupBy(window).agg(penstock.count(), name="windows")
+    made = compile_program(windows.node, tasks=2, memory_bytes=1 << 20, executors=executors)
+    return Driver(
+        fast_disk(), str(tmp_path / "cp"), made, KEPT, seed, str(tmp_path / "node"), rows=rows, rate=1_000.0
+    )
+
+
+@pytest.mark.parametrize("executors", [1, 2, 3])
+def test_rows_of_an_executor_that_is_behind_are_not_late_because_another_is_not(
+    tmp_path: Path, executors: int
+) -> None:
+    driver = _timed_behind(tmp_path, executors, "60 seconds", 600)
+    engine = driver.engine
+    assert driver.run_until(lambda: engine.chains["rows"].offset > 150, 20.0)
+    last, at = engine.chains.of("kept")[-1].name, engine.now()
+    engine.pause([last])
+    driver.run_until(lambda: engine.now() > at + 0.15, 20.0)
+    engine.resume([last])
+    assert driver.run_until("drained", 30.0), driver.failed
+    assert sum(chain.late_rows for chain in engine.chains.of("windows")) == 0
+    counts = {row["window"]["start"]: row["count"] for row in driver.sink.rows()}
+    assert len(counts) >= 26 and set(counts.values()) == {20}, "and event time went on"
+    driver.stop()
+    check_schedule(driver.checkpoint, driver.program, complete=True)
+    replay(driver.checkpoint, driver.program)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_executors_say_of_event_time_follows_from_the_records_whatever_is_paused_dealt_or_dies(
+    tmp_path: Path, seed: int
+) -> None:
+    draw, driver = random.Random(seed), _timed_behind(tmp_path, 3, "10 seconds", 600, seed)
+    for _ in range(25):
+        driver.run_until(draw.uniform(0.002, 0.03))
+        runs = driver.engine.runs
+        name = draw.choice([one for one in runs if one.startswith("kept")])
+        if draw.random() < 0.5:
+            (driver.engine.resume if runs[name].paused else driver.engine.pause)([name])
+        elif draw.random() < 0.7 and (deal := random_deal(driver.engine, draw)) is not None:
+            try:
+                driver.redeal(deal.giver, deal.taker, deal.shards, deal.tasks)
+            except PlanError:
+                continue
+        elif seed % 2:
+            driver.crash()
+            driver.restart()
+    driver.engine.resume([*driver.engine.runs])
+    assert driver.run_until("drained", 30.0), driver.failed
+    driver.stop()
+    check_schedule(driver.checkpoint, driver.program, complete=True)
+    replay(driver.checkpoint, driver.program)
+
+
+def _two_chains(program: Program) -> tuple[Chains, Chain, Chain]:
+    chains = Chains(program)
+    first, second = chains.of("kept")
+    return chains, first, second
+
+
+def _stand(chain: Chain, epoch: int) -> None:
+    chain.groups = [replace(group, at=dict.fromkeys(group.at, Position(epoch, 0))) for group in chain.groups]
+
+
+def test_an_executor_that_is_always_a_little_behind_says_what_it_has_come_to(tmp_path: Path) -> None:
+    driver = _timed_behind(tmp_path, 2, "10 seconds")
+    _, front, behind = _two_chains(driver.program)
+    driver.stop()
+    edge, said = front.spec.edges[0].edge, []
+    for epoch in range(3, 20):
+        _stand(front, epoch)
+        front.events[edge] = Reached(1_000 * epoch, front._stands_at())
+        _stand(behind, epoch - 1)
+        behind.catch_up(edge, [front])
+        said.append(behind.events[edge].event_us if edge in behind.events else None)
+    assert said[0] is None and said[-1] == 18_000
+    assert all(one is None or one <= 1_000 * (epoch - 1) for epoch, one in enumerate(said, 3))
+
+
+def test_a_chain_that_gets_shards_from_behind_says_what_they_had_come_to_until_they_catch_up(
+    tmp_path: Path,
+) -> None:
+    driver = _timed_behind(tmp_path, 2, "10 seconds")
+    chains, giver, taker = _two_chains(driver.program)
+    driver.stop()
+    edge = taker.spec.edges[0].edge
+    _stand(taker, 9)
+    taker.events[edge] = Reached(90_000_000, taker._stands_at())
+    _stand(giver, 4)
+    giver.events[edge] = Reached(40_000_000, giver._stands_at())
+    chains.redeal(Redeal(giver.name, taker.name, pack_u16(giver.shards()[:1])))
+    assert taker.said[edge] == 30_000_000
+    again = Chains(driver.program)
+    again.load(chains.to_base("q", 1, 1, b"", 0), [])
+    assert (again[taker.name].events, again[taker.name].ahead) == (taker.events, taker.ahead)
+    _stand(taker, 9)
+    taker.catch_up(edge, [giver])
+    assert taker.events[edge].event_us == 90_000_000
+    giver.events.clear()
+    _stand(giver, 4)
+    chains.redeal(Redeal(giver.name, taker.name, pack_u16(giver.shards()[:1])))
+    assert taker.said[edge] is None, "of the shards it gets nothing is known"

@@ -49,11 +49,11 @@ def assign_windows(window: Window, taken: ShardedRows, columns: Sequence[str]) -
     untimed = 0 if timed is None else int(len(timed) - timed.sum())
     missed = int(late.sum()) if late is not None else 0
     rows = taken.rows.select(list(dict.fromkeys(columns)))
-    if at is not None:
+    if at is not None and rows.num_columns:
         rows = rows.take(pa.array(at))
-    # Without columns a table forgets how many rows it has when some are taken.
-    found = rows.append_column(START, pa.array(starts)) if columns else pa.table({START: starts})
-    sharded = _sharded(taken, found, at)
+    begun = pa.array(starts)  # a table without columns forgets how many rows are taken of it
+    rows = rows.append_column(START, begun) if rows.num_columns else pa.table({START: begun})
+    sharded = _sharded(taken, rows, at)
     kept = taken.rows.filter(pa.array(late)) if missed else None
     return WindowRows(sharded, kept, missed, untimed)
 

@@ -21,7 +21,7 @@ from penstock.dataplane.compile import compile_program
 from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shards_of
 from penstock.dataplane.logic.keyed_windows import AggregateWindows, FunctionWindows
 from penstock.dataplane.logic.protocol import LATE, EpochInput, ShardClock, ShardedRows
-from penstock.dataplane.logic.window_rows import assign_windows
+from penstock.dataplane.logic.window_rows import START, assign_windows
 from penstock.dataplane.logic.windows import ColumnWindowLogic
 from penstock.dataplane.records import END_US
 from penstock.dataplane.state.expiring_columns import LEAST
@@ -424,10 +424,13 @@ def test_functions_over_windows_have_state_of_the_key_across_windows(tmp_path: P
     assert [tuple(row.values()) for row in made.to_pylist()] == [("a", 2, 2)]
 
 
-def test_rows_without_columns_keep_their_number_when_some_are_late() -> None:
-    times = pa.array([1, 11, 21, 31], pa.timestamp("s")).cast(pa.timestamp("us"))
-    rows = pa.table({"at": times, "v": [1, 2, 3, 4]})
-    taken = ShardedRows(np.array([0], np.uint16), np.array([0, 4]), rows, np.full(4, 15_000_000))
-    window = Window("at", 10_000_000, 10_000_000)
-    found = assign_windows(window, taken, [])
-    assert (found.rows.rows.num_rows, found.late_rows) == (3, 1)
+@pytest.mark.parametrize(("window", "starts"), [("tumbling", [20, 30]), ("sliding", [16, 20, 24, 28, 32])])
+def test_rows_of_windows_that_need_no_column_are_all_there_when_one_is_late(
+    window: str, starts: list[int]
+) -> None:
+    times = pa.array([second * SECOND for second in (1, 25, 33)], pa.timestamp("us", tz="UTC"))
+    late = np.full(3, 12 * SECOND, np.int64)
+    taken = ShardedRows(np.zeros(1, np.uint16), np.array([0, 3]), pa.table({"ts": times}), late)
+    found = assign_windows(WINDOWS[window], taken, [])
+    assert found.late_rows == 1
+    assert sorted({start // SECOND for start in found.rows.rows[START].to_pylist()}) == starts
