@@ -85,9 +85,7 @@ def _tell(seed: int, folder: Path, actions: tuple[str, ...]) -> None:
     _check(driver, disk)
 
 
-def _disturb(
-    driver: Driver, rng: random.Random, machine: SimDisk | None, actions: tuple[str, ...]
-) -> None:
+def _disturb(driver: Driver, rng: random.Random, machine: SimDisk | None, actions: tuple[str, ...]) -> None:
     leases = driver.live_leases() if driver.running else []
     match rng.choice(actions):
         case "deal" if driver.running:

@@ -143,7 +143,9 @@ class SourceSteps:
                 self._engine.send(slot.lease, work)
         return 1.0
 
-    def note_published(self, run: Run, made: int, published: Sequence[tuple[EdgeSpec, PublishedRows]]) -> None:
+    def note_published(
+        self, run: Run, made: int, published: Sequence[tuple[EdgeSpec, PublishedRows]]
+    ) -> None:
         """An epoch of a source made so many rows and published these: what stands on an edge for each row that is made
         tells how many to make for a portion of it."""
         if not made:
@@ -169,7 +171,8 @@ class SourceSteps:
         """Whether a source that has many rows should first see how fast those are taken that it has published: more of
         them would be in portions that suit nobody."""
         return any(
-            run.chain.out.get(edge.edge) and not any(one.epochs for one in self._engine.runs_of(edge.consumer))
+            run.chain.out.get(edge.edge)
+            and not any(one.epochs for one in self._engine.runs_of(edge.consumer))
             for edge in run.spec.edges
             if self._engine.runs[edge.consumer].spec.kind == "operator"
         )

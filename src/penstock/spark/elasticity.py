@@ -359,7 +359,9 @@ class Elasticity:
         )
         return Limits(
             max(1, cores),
-            max_nodes=len(there) if is_local(self._spark) else max(self.max_nodes or self._most_nodes, len(there)),
+            max_nodes=len(there)
+            if is_local(self._spark)
+            else max(self.max_nodes or self._most_nodes, len(there)),
             cores_per_node=max(node.cores for node in there),
             redeals=True,
         )

@@ -48,7 +48,11 @@ ROWS = 300
 
 def test_the_first_executor_of_an_operator_has_its_name_and_others_are_numbered() -> None:
     assert [executor_name("match", number) for number in (1, 2, 3)] == ["match", "match#2", "match#3"]
-    assert [operator_of(name) for name in ("match", "match#2", "sink.more")] == ["match", "match", "sink.more"]
+    assert [operator_of(name) for name in ("match", "match#2", "sink.more")] == [
+        "match",
+        "match",
+        "sink.more",
+    ]
 
 
 def test_a_program_without_further_executors_is_spread_as_it_is() -> None:
@@ -64,7 +68,12 @@ def test_every_consumer_reads_every_chain_of_its_producer_over_one_edge() -> Non
     for name in ("gather", "gather#2"):
         assert [(given.edge, given.producer) for given in specs[name].inputs] == [(1, "fold"), (1, "fold#2")]
     assert [given.producer for given in specs["fold#2"].inputs] == ["source"]
-    assert in_order(program, ["sink", "fold#10", "fold#9", "source"]) == ["source", "fold#9", "fold#10", "sink"]
+    assert in_order(program, ["sink", "fold#10", "fold#9", "source"]) == [
+        "source",
+        "fold#9",
+        "fold#10",
+        "sink",
+    ]
 
 
 def test_the_shares_of_a_new_checkpoint_hold_every_shard_once() -> None:
@@ -198,7 +207,9 @@ def test_an_executor_is_split_and_merged_while_rows_flow_and_nothing_is_copied_i
     back = plan_merge(engine, "fold")
     assert (back.giver, back.taker) == ("fold#2", "fold")
     _redeal(driver, back.giver, back.taker, back.shards.tolist(), back.tasks)
-    assert driver.run_until(lambda: not engine.runs["fold#2"].slots), "an executor without shards has no tasks"
+    assert driver.run_until(lambda: not engine.runs["fold#2"].slots), (
+        "an executor without shards has no tasks"
+    )
     epochs = engine.runs["fold#2"].epochs
     finish(driver)
     assert engine.runs["fold#2"].epochs == epochs, "and no epochs"
@@ -215,7 +226,13 @@ def test_a_checkpoint_begins_with_the_executors_asked_for_and_a_restart_keeps_wh
 
     def start(count: int) -> Driver:
         return Driver(
-            fast_disk(), str(tmp_path / "cp"), with_executors(count), KEPT, 5, str(tmp_path / "node"), rows=ROWS
+            fast_disk(),
+            str(tmp_path / "cp"),
+            with_executors(count),
+            KEPT,
+            5,
+            str(tmp_path / "node"),
+            rows=ROWS,
         )  # type: ignore[arg-type]
 
     first = start(3)
@@ -248,7 +265,9 @@ def test_a_driver_that_dies_before_the_base_leaves_the_old_deal_and_after_it_the
     driver.crash()
     driver.restart()
     owned = {chain.name: chain.shards().tolist() for chain in driver.engine.chains.of("fold")}
-    assert owned == ({"fold": [1, 2, 4, 6, 7], "fold#2": [0, 3, 5]} if when == "after" else {"fold": [*range(8)]})
+    assert owned == (
+        {"fold": [1, 2, 4, 6, 7], "fold#2": [0, 3, 5]} if when == "after" else {"fold": [*range(8)]}
+    )
     finish(driver)
 
 
@@ -329,7 +348,11 @@ def test_an_executor_without_rows_does_not_hold_up_a_watermark_declared_behind_i
 ) -> None:
     source = penstock.generate(_one_key, schema="k long, at timestamp", rate=1000, name="rows")
     kept = source.groupBy("k").apply_rows(
-        _pass, schema="k long, at timestamp", state={"seen": penstock.ValueState("long")}, name="kept", shards=8
+        _pass,
+        schema="k long, at timestamp",
+        state={"seen": penstock.ValueState("long")},
+        name="kept",
+        shards=8,
     )
     late = kept.withWatermark("at", "10 seconds")
     windows = late.groupBy(penstock.window("at", "20 seconds")).agg(penstock.count(), name="windows")

@@ -76,7 +76,9 @@ def test_a_base_of_before_placements_were_kept_is_read() -> None:
 
 @pytest.mark.parametrize("placed", [{}, {"fold": Placed(2, [0, 1], ["", ""], b"")}])
 @pytest.mark.parametrize("redealt", [False, True])
-def test_whatever_stands_behind_the_chains_of_a_base_is_kept(placed: dict[str, Placed], redealt: bool) -> None:
+def test_whatever_stands_behind_the_chains_of_a_base_is_kept(
+    placed: dict[str, Placed], redealt: bool
+) -> None:
     redeals = [REDEAL] if redealt else []
     base = Base(1, "q", 2, 1, b"id", 9, [ChainBase("fold", 3, bytes(16), [], [])], placed, redeals)
     assert records.decode_base(records.encode(base)) == base

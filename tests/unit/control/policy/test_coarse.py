@@ -125,4 +125,6 @@ def test_the_policies_take_the_step_when_nothing_else_is_to_be_done(policy: type
     (split,) = [one for one in found if one.plan is not None and one.plan.passes]
     assert split.plan is not None and split.plan.passes[0].giver == "match" and not split.plan.executors
     world = World({"match": make_station(np.full(24, 20.0), 100.0, 6)}, nodes, Limits(6))
-    assert not any(one.plan is not None and one.plan.passes for one in [world.turn(policy()) for _ in range(16)])
+    assert not any(
+        one.plan is not None and one.plan.passes for one in [world.turn(policy()) for _ in range(16)]
+    )
