@@ -55,6 +55,7 @@ def test_rows_of_an_operator_are_read_once_by_a_spark_query_that_is_stopped_and_
     assert rows_in(spark, out) == exported_rows(sunk)
 
 
+@pytest.mark.long
 def test_what_is_kept_outlives_the_query_and_a_range_that_is_gone_is_an_error_that_names_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
