@@ -125,7 +125,9 @@ ROWS = st.lists(
 
 
 @settings(max_examples=100, deadline=None)
-@given(ROWS, st.sampled_from([0.30037, 1.00037, 2.00037]))  # no mean of so few milliseconds meets them exactly
+@given(
+    ROWS, st.sampled_from([0.30037, 1.00037, 2.00037])
+)  # no mean of so few milliseconds meets them exactly
 def test_pairs_are_those_of_the_simulator(rows: list[tuple[int, float, float]], bound_s: float) -> None:
     """Rows of a shard arrive and leave in order, each committed alone; the simulator's truth is the oracle."""
     arrived = np.zeros(3)
