@@ -270,7 +270,7 @@ def test_stamps_are_weighted_by_the_rows_that_were_taken() -> None:
 @pytest.mark.parametrize("budget", [1, 2, 5, 7, 100])
 def test_a_cut_never_takes_more_than_the_budget_unless_one_row_per_shard_does(budget: int) -> None:
     counts = np.array([7, 3, 0, 12], np.int64)
-    cut = positions._cut(counts, 0, budget)
+    cut = positions.cut_at(counts, 0, budget)
     rows = int(np.minimum(counts, cut).sum())
     assert rows <= max(budget, 3)
     more = int(np.minimum(counts, cut + 1).sum())
