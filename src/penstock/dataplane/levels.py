@@ -143,7 +143,8 @@ def _rise(
         started = np.where(stands.epochs[shards] == item.epoch, stands.rows[shards], 0)
         low = np.where(stands.epochs[shards] > item.epoch, item.counts[shards], started)
         cut = cut_at(item.counts[shards], low, max(1, int(rows - taken)))
-        return Position(item.epoch, cut), taken + int(
-            np.maximum(np.minimum(item.counts[shards], cut) - low, 0).sum()
-        )
+        more = int(np.maximum(np.minimum(item.counts[shards], cut) - low, 0).sum())
+        if taken and taken + more > rows:
+            return Position(item.epoch, 0), taken
+        return Position(item.epoch, cut), taken + more
     return None, taken
