@@ -19,7 +19,6 @@ from penstock.dataplane.channel import (
     deal_rows,
     read_entries,
     read_segment,
-    slice_pieces,
     write_entries,
     write_segment,
 )
@@ -27,8 +26,8 @@ from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.keys.hashing import hash_keys, shards_of
 from penstock.dataplane.records import Extent, unpack_u32
+from penstock.dataplane.slices import join_slices, slice_pieces
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA
-from penstock.dataplane.worker import join_slices
 from penstock.errors import CorruptFileError
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
