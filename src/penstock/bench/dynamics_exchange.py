@@ -158,6 +158,6 @@ def _totals(engine: Any) -> tuple[int, int, int]:
     runs = [run for run in engine.runs.values() if run.spec.kind == "operator"]
     return (
         int(engine.runs[TRANSACTOR].counts.completed.sum()),
-        sum(engine.placing.moved_bytes[run.spec.name] for run in runs),
+        sum(engine.placing.moves.bytes_of[run.spec.name] for run in runs),
         sum(run.counts.remote_bytes for run in runs),
     )

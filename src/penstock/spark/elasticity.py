@@ -165,12 +165,12 @@ class Elasticity:
         try:
             ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
         except PlanError:
-            self._shell.hub.ask(lambda: self._shell.engine.placing.avoid.discard(node))
+            self._shell.hub.ask(lambda: self._shell.engine.placing.serving.avoid.discard(node))
             raise
         deadline = time.monotonic() + timeout_s
         outcome = self._await(ticket, timeout_s)
         if not outcome.ok:
-            self._shell.hub.ask(lambda: self._shell.engine.placing.avoid.discard(node))
+            self._shell.hub.ask(lambda: self._shell.engine.placing.serving.avoid.discard(node))
             raise PlanError(f"node {node} was not drained: {outcome.reason}.")
         while self._shell.hub.ask(lambda: self._leases_on(node)):
             if time.monotonic() > deadline:
@@ -186,14 +186,14 @@ class Elasticity:
 
     def _off(self, node: str) -> dict[str, ExecutorPlan]:
         """Plans that take all operators off a node; where the others have no slots for all its cores, they have fewer."""
-        engine, placing = self._shell.engine, self._shell.engine.placing
-        placing.avoid.add(node)
+        engine, serving = self._shell.engine, self._shell.engine.placing.serving
+        serving.avoid.add(node)
         held = Counter(lease.node for lease in engine.leases.values())
         free = {
-            one: slots - held[one] for one, slots in placing.node_slots.items() if one not in placing.avoid
+            one: slots - held[one] for one, slots in serving.node_slots.items() if one not in serving.avoid
         }
         # Some slots are kept for ingest and sinks, on whichever node.
-        left = placing.capacity - placing.node_slots.get(node, 0) - (len(engine.leases) - held[node])
+        left = serving.capacity - serving.node_slots.get(node, 0) - (len(engine.leases) - held[node])
         found = {}
         for name, run in engine.runs.items():
             shards = None
