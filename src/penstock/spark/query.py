@@ -241,7 +241,7 @@ class Query:
             PlanError: it cannot be done, and why; nothing has changed.
         """
         self._check_operator(operator, executors=True)
-        return self.elasticity.rescale(operator, cores, nodes)
+        return self.elasticity.by_hand.rescale(operator, cores, nodes)
 
     def move(self, operator: str, shards: int | Iterable[int], task: int) -> str:
         """Let a task of an operator have these shards.
@@ -250,7 +250,9 @@ class Query:
             PlanError: it cannot be done, and why; nothing has changed.
         """
         self._check_operator(operator, executors=True)
-        return self.elasticity.move(operator, [shards] if isinstance(shards, int) else list(shards), task)
+        return self.elasticity.by_hand.move(
+            operator, [shards] if isinstance(shards, int) else list(shards), task
+        )
 
     def split(self, operator: str) -> str:
         """Let an operator have one executor more: the busiest one gives it half of its tasks and their shards. Rows keep
@@ -263,7 +265,7 @@ class Query:
             PlanError: it cannot be done, and why; nothing has changed.
         """
         self._check_operator(operator, executors=True)
-        return self.elasticity.split(operator)
+        return self.elasticity.by_hand.split(operator)
 
     def merge(self, operator: str) -> str:
         """Let an operator have one executor less: the idlest one gives all its tasks and shards to the next.
@@ -275,7 +277,7 @@ class Query:
             PlanError: it cannot be done, and why; nothing has changed.
         """
         self._check_operator(operator, executors=True)
-        return self.elasticity.merge(operator)
+        return self.elasticity.by_hand.merge(operator)
 
     def drain(self, node: str, release: bool = False, timeout: float = 60.0) -> str:
         """Take everything of this query off a node, and wait until it is; with `release`, give the node back to Spark.
@@ -283,7 +285,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        return self.elasticity.drain(node, release, timeout)
+        return self.elasticity.by_hand.drain(node, release, timeout)
 
     def pause(self) -> None:
         """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too."""
