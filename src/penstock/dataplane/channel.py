@@ -163,19 +163,6 @@ class Written:
     """Latest event time, where a watermark is declared on the edge."""
 
 
-def write_segment(
-    writer: DataWriter,
-    spec: EdgeSpec,
-    rows: pa.Table,
-    schema: pa.Schema,
-    operator: str,
-    turn: int = 0,
-    lanes: U16 | None = None,
-) -> Segment | None:
-    """As `write_rows`, for edges on which no watermark is declared."""
-    return write_rows(writer, spec, rows, schema, operator, turn, lanes).segment
-
-
 def write_rows(
     writer: DataWriter,
     spec: EdgeSpec,
