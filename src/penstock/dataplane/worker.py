@@ -100,7 +100,7 @@ class Worker:
         """`later` sends an answer that comes beside the work; without it everything is done in turn."""
         self._clock = clock
         self._copier = Copier(self._copy, later)
-        self._copies = itertools.count()
+        self._copies, self._brings = itertools.count(), itertools.count()
         self._slowness = read_slowness()
         self._identity = identity
         self._home = LeaseHome(identity)
@@ -332,6 +332,8 @@ class Worker:
             self._identity.checkpoint,
             self._identity.node_dir,
             os.path.basename(home),
+            # Never a name of before: another lease may have taken that environment over, and still have it open.
+            f"{next(self._brings)}-",
         )
         task.locals.update({shard.shard: name for shard, name in brought})
         paths = {shard.shard: f"{self._identity.node_dir}/{name}" for shard, name in brought}

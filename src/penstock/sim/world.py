@@ -102,6 +102,7 @@ class World:
                 self.settings, retain_epochs=3, snapshot_min_bytes=50, base_interval_s=0.05
             )
             self.delays = replace(self.delays, copy=(0.1, 0.4), cleanup_s=0.03)
+        self.uneven = shape.randrange(1 << 30) if shape.random() < 0.5 else None
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class World:
         driver = self._driver_class(
             self._disk_of, CHECKPOINT, self.program, self.settings, rows=self.weather.rows, capacity=self.capacity,
             loop=self.loop, delays=self.delays, sink=self.sink, name=f"d{self._started}",
-            roll_bytes=self.roll_bytes, nodes=self.nodes, start=False,
+            roll_bytes=self.roll_bytes, nodes=self.nodes, start=False, uneven=self.uneven,
         )  # fmt: skip
         self.promises.watch(driver)
         was, self._opening = self._opening, True
