@@ -109,6 +109,6 @@ def _add_plain_spark(result: BenchResult, name: str, spark: Repartitioned, late_
             f"{name}_rescale_without_output_s": spread(spark.held_up_s),
             f"{name}_undisturbed_s": spread(spark.undisturbed_s),
             f"{name}_repartition_s": spread(spark.repartition_s),
-            f"{name}_state_bytes": spark.state_bytes,
         }
     )
+    result.add_figures(**{f"{name}_state_bytes": spark.state_bytes})
