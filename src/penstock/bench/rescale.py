@@ -13,7 +13,7 @@ longest gap between commits and the slowest shard stand beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -63,7 +63,7 @@ class Effort:
     @staticmethod
     def of(quick: bool) -> Effort:
         if quick:
-            return Effort(10, 3, (1, 8), ("32kb", "32mb"), 1, ())
+            return Effort(10, 3, (1, 8, 32), ("32kb", "32mb"), 1, ())
         return Effort(40, 10, (1, 2, 4, 8, 16, 32), ("32kb", "1mb", "32mb"), 5, ("128mb", "1gb"))
 
 
@@ -73,6 +73,9 @@ SIZES: Final = {
     "32mb": Held.of(4, 32 << 20),
 }
 """Of the operator, by the size of a shard."""
+PACED_S: Final = 0.25
+"""Shortest time between epochs where the number of upstream executors varies: with as many as they could make, they would
+keep all cores of a small machine busy, and a move would take as long as everything waits for a core."""
 
 
 def _measure_moves(result: BenchResult, name: str, query: Any, size: int, plan: Effort) -> None:
@@ -87,26 +90,31 @@ def _measure_moves(result: BenchResult, name: str, query: Any, size: int, plan: 
 
 def inside(result: BenchResult, plan: Effort) -> None:
     """(a) A shard moved inside a node, by the number of upstream executors."""
-    penstock.session("penstock-bench-rescale", cores=8)
-    for upstream in plan.upstream:
-        with loaded(SIZES["32kb"], 2, upstream) as query:
-            name = "intra_node" if upstream == 1 else f"intra_node_{upstream}_upstream"
-            _measure_moves(result, name, query, SIZES["32kb"].shard_bytes, plan)
-    _stop_session()
+    spark = penstock.session("penstock-bench-rescale", cores=2 + max(plan.upstream))
+    try:
+        with loaded(SIZES["32kb"], 2) as query:
+            _measure_moves(result, "intra_node", query, SIZES["32kb"].shard_bytes, plan)
+        _measure_upstream(result, "intra_node", plan, lambda query: None)
+    finally:
+        spark.stop()
 
 
 def between(result: BenchResult, plan: Effort) -> None:
     """(b) A shard moved to another node, by the size of its state and the number of upstream executors."""
-    with _cluster(2, 4):
+    with _cluster(2, 2 + max(plan.upstream) // 2):
         for size in plan.sizes:
             with loaded(SIZES[size], 2) as query:
                 _one_on_each(query)
                 _measure_moves(result, f"inter_node_{size}", query, SIZES[size].shard_bytes, plan)
-        for upstream in plan.upstream[1:]:
-            with loaded(SIZES["32kb"], 2, upstream) as query:
-                _one_on_each(query)
-                name = f"inter_node_32kb_{upstream}_upstream"
-                _measure_moves(result, name, query, SIZES["32kb"].shard_bytes, plan)
+        _measure_upstream(result, "inter_node_32kb", plan, _one_on_each)
+
+
+def _measure_upstream(result: BenchResult, name: str, plan: Effort, prepare: Callable[[Any], None]) -> None:
+    """Move shards of 32 KB below more and more upstream executors, each with a core of its own."""
+    for upstream in plan.upstream:
+        with loaded(SIZES["32kb"], 2, upstream, minEpochSeconds=PACED_S) as query:
+            prepare(query)
+            _measure_moves(result, f"{name}_{upstream}_upstream", query, SIZES["32kb"].shard_bytes, plan)
 
 
 def _cores(result: BenchResult, states: tuple[str, ...], plan: Effort) -> None:
@@ -169,14 +177,6 @@ def _cluster(workers: int, slots: int) -> Iterator[tuple[LocalCluster, Any]]:
             yield cluster, spark
         finally:
             spark.stop()
-
-
-def _stop_session() -> None:
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.getActiveSession()
-    if spark is not None:
-        spark.stop()
 
 
 def parts_of(quick: bool) -> dict[str, Part]:
