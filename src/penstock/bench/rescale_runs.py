@@ -73,15 +73,21 @@ def loaded(held: Held, cores: int, upstream: int = 1, fill: bool = False, **opti
         yield query
 
 
-def await_calm(query: Any, timeout_s: float = 60.0) -> None:
-    """Wait until rows that gathered while the query filled its state are done: less than a quarter second of them waits."""
+def await_calm(query: Any, timeout_s: float = 90.0) -> None:
+    """Wait until what filling the state left behind is done: less than a quarter second of rows waits, and no shard is due
+    for a snapshot. Those of much state take some seconds, and are no part of any change."""
     calm_rows = ROWS_PER_S / 4
 
     def is_calm() -> bool:
         time.sleep(0.25)
-        return bool(query.lastProgress["operators"][NAME]["waitingRows"] < calm_rows)
+        waiting = query.lastProgress["operators"][NAME]["waitingRows"]
+        return bool(waiting < calm_rows) and not ask(query, _due_snapshots)
 
-    await_that(is_calm, "an end of what gathered at the start", timeout_s, query)
+    await_that(is_calm, "an end of what filling the state left behind", timeout_s, query)
+
+
+def _due_snapshots(engine: Any) -> int:
+    return len(engine.operators._due_snapshots(engine.runs[NAME]))
 
 
 def move_to_and_fro(query: Any, target_bytes: int, moves: int, pause: bool = False) -> list[Change]:
