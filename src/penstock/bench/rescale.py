@@ -73,7 +73,7 @@ SIZES: Final = {
     "32mb": Held.of(4, 32 << 20),
 }
 """Of the operator, by the size of a shard."""
-PACED_S: Final = 0.25
+PACED_S: Final = 0.5
 """Shortest time between epochs where the number of upstream executors varies: with as many as they could make, they would
 keep all cores of a small machine busy, and a move would take as long as everything waits for a core."""
 
