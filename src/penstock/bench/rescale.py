@@ -63,7 +63,7 @@ class Effort:
     @staticmethod
     def of(quick: bool) -> Effort:
         if quick:
-            return Effort(10, 3, (1, 8, 32), ("32kb", "32mb"), 1, ())
+            return Effort(10, 3, (1, 8, 32), ("32kb", "32mb"), 3, ())
         return Effort(40, 10, (1, 2, 4, 8, 16, 32), ("32kb", "1mb", "32mb"), 5, ("128mb", "1gb"))
 
 
