@@ -19,7 +19,7 @@ from penstock.sim.programs import local_program, memory_program
 from penstock.sim.promises import Promises
 from penstock.sim.protocol import simulate
 from penstock.sim.timing import SMALL, quick
-from penstock.sim.world import Weather
+from penstock.sim.weather import Weather
 from penstock.testing.disk import SimDisk
 from penstock.testing.faults import SimCrash
 from penstock.testing.line import CheckFailure

@@ -75,6 +75,7 @@ def _tell(seed: int, folder: Path, actions: tuple[str, ...]) -> None:
         rows=ROWS,
         rate=600.0,
         roll_bytes=20_000,
+        uneven=seed if seed % 2 else None,
     )
     for _ in range(rng.randint(4, 9) if "deal" not in actions else rng.randint(8, 20)):
         driver.run_until(rng.choice([0.01, 0.03, 0.08]))

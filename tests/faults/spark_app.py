@@ -214,9 +214,9 @@ def look(shell: Any, counted: str) -> dict[str, Any]:
         "ready": all(bool(run.ready.all()) for run in engine.runs.values()),
         "settled": all(map(placing.is_settled, engine.runs)),
         "nodes": sorted({lease.node for lease in engine.leases.values()}),
-        "moves": placing.moves_made,
+        "moves": placing.moves.made,
         "given_up": [why for name in engine.runs if (why := placing.why_not(name)) is not None],
-        "bytes": sum(placing.moved_bytes.values()),
+        "bytes": sum(placing.moves.bytes_of.values()),
     }
 
 

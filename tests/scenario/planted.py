@@ -130,6 +130,7 @@ CHAIN = "penstock.dataplane.chain"
 LOG = "penstock.dataplane.recordlog"
 CHANNEL = "penstock.dataplane.channel"
 PLACING = "penstock.dataplane.placing"
+SERVING = "penstock.dataplane.serving"
 PLANS = {"turn": 4, "every": 8}
 """Hunt among storms of plans."""
 
@@ -255,7 +256,7 @@ PLANTED = (
     ),
     Planted(
         "a task waits for its node for ever",
-        {PLACING: [("        self._free_from_nodes(slots, leases, nodes)\n", "")]},
+        {SERVING: [("        self._free_from_nodes(slots, leases, nodes)\n", "")]},
         **PLANS,
     ),
 )  # fmt: skip

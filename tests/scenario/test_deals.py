@@ -11,7 +11,8 @@ import pytest
 from tests.faults.shape_runs import DEALS, story
 from tests.scenario.mutants import Changes, mutated
 
-from penstock.sim.protocol import Outcome, dealt_weather_of, simulate
+from penstock.sim.protocol import Outcome, simulate
+from penstock.sim.weather import dealt_weather_of
 
 POSITIONS = "penstock.dataplane.positions"
 EXECUTORS = "penstock.dataplane.executors"
@@ -86,8 +87,9 @@ def test_no_deal_in_many_storms_breaks_a_promise() -> None:
 def _hunt(name: str) -> str | None:
     with mutated(PLANTED[name]):
         protocol: Any = importlib.import_module("penstock.sim.protocol")
+        weather: Any = importlib.import_module("penstock.sim.weather")
         found = protocol.first_violation(
-            range(60), lambda seed: protocol.simulate(seed, protocol.dealt_weather_of(seed))
+            range(60), lambda seed: protocol.simulate(seed, weather.dealt_weather_of(seed))
         )
     return found.violation if found is not None else None
 

@@ -111,7 +111,7 @@ def longest_gap_s(commits: Sequence[float]) -> float:
 
 def watch_change(query: Any, operator: str, change: Callable[[], Outcome], margin_s: float = 0.5) -> Change:
     """Make a change and look at the commits of an operator from a while before it to a while after."""
-    began, made = ask(query, lambda engine: (engine.now(), engine.placing.moves_made))
+    began, made = ask(query, lambda engine: (engine.now(), engine.placing.moves.made))
     outcome = change()
     time.sleep(margin_s)
     return ask(query, lambda engine: _look(engine, operator, outcome, (began, margin_s, made)))  # type: ignore[no-any-return]
@@ -119,8 +119,8 @@ def watch_change(query: Any, operator: str, change: Callable[[], Outcome], margi
 
 def _look(engine: Any, operator: str, outcome: Outcome, before: tuple[float, float, int]) -> Change:
     began, margin_s, moves_before = before
-    made = engine.placing.moves_made - moves_before
-    moves = list(engine.placing.moves)[-made:] if made else []
+    made = engine.placing.moves.made - moves_before
+    moves = list(engine.placing.moves.last)[-made:] if made else []
     log = engine.latency[operator]
     gap_s = longest_gap_s(log.commits(began - margin_s))
     return Change(outcome, tuple(one for one in moves if one.stage == operator), gap_s, log.since(began))

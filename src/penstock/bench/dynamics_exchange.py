@@ -26,6 +26,7 @@ from penstock.control.plan.guards import Guards
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.starting import RESERVE
 from penstock.topology.sla import SLA
+from penstock.workloads.exchange import matching_states
 from penstock.workloads.exchange_matching import REPORT_DDL, match
 from penstock.workloads.exchange_orders import ORDER_DDL, ORDER_SCHEMA, STOCKS, orders
 
@@ -85,11 +86,7 @@ def topology(source: ShuffledOrders, rate: float, cores: int) -> penstock.Stream
     reports = placed.groupBy("stock").apply_rows(
         transact,
         schema=REPORT_DDL,
-        state={
-            "orders": penstock.MapState("long", "struct<buy:boolean,price:int,volume:int,account:int>"),
-            "balances": penstock.MapState("int", "struct<cash:long,shares:long>"),
-            "last_price": penstock.ValueState("int"),
-        },
+        state=matching_states(),
         name=TRANSACTOR,
         shards=SHARDS,
         cores=max(1, cores - len(ANALYTICS)),
@@ -158,6 +155,6 @@ def _totals(engine: Any) -> tuple[int, int, int]:
     runs = [run for run in engine.runs.values() if run.spec.kind == "operator"]
     return (
         int(engine.runs[TRANSACTOR].counts.completed.sum()),
-        sum(engine.placing.moved_bytes[run.spec.name] for run in runs),
+        sum(engine.placing.moves.bytes_of[run.spec.name] for run in runs),
         sum(run.counts.remote_bytes for run in runs),
     )

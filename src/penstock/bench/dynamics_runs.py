@@ -166,7 +166,7 @@ def _sight(engine: Any) -> tuple[float, int]:
 def _totals(engine: Any) -> tuple[float, float, float, float]:
     runs = engine.runs_of(NAME)
     counts = [run.counts for run in runs]
-    moved = sum(engine.placing.moved_bytes[run.spec.name] for run in runs)
+    moved = sum(engine.placing.moves.bytes_of[run.spec.name] for run in runs)
     return (
         sum(one.epochs for one in counts),
         sum(one.epochs_s for one in counts),

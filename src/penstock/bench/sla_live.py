@@ -127,7 +127,7 @@ def _steer(query: Any, policy: str) -> None:
 
 
 def _move_times(engine: Any) -> tuple[float, float]:
-    moves = [(one.held_up_s, one.ready_at - one.wanted_at) for one in engine.placing.moves]
+    moves = [(one.held_up_s, one.ready_at - one.wanted_at) for one in engine.placing.moves.last]
     if not moves:
         return 0.0, 0.0
     held_up_s, placed_s = np.median(moves, axis=0)

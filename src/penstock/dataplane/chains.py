@@ -56,6 +56,11 @@ class Chains:
             return [self.by_name[operator]] if operator in self.by_name else []
         return [chain for name, chain in self.by_name.items() if operator_of(name) == operator]
 
+    def digests_of(self, operator: str) -> list[tuple[int, bytes]]:
+        """Return version and digest of every shard of an operator, by number, whichever executor has it."""
+        found = {shard: chain for chain in self.of(operator) for shard in chain.shards().tolist()}
+        return [(int(found[shard].versions[shard]), found[shard].digest(shard)) for shard in sorted(found)]
+
     def consumers(self, chain: Chain) -> list[Chain]:
         """Return the chains that take rows of the same edges as this one, itself included."""
         return [chain] if self.is_plain else self.of(operator_of(chain.name))

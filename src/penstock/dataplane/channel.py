@@ -163,19 +163,6 @@ class Written:
     """Latest event time, where a watermark is declared on the edge."""
 
 
-def write_segment(
-    writer: DataWriter,
-    spec: EdgeSpec,
-    rows: pa.Table,
-    schema: pa.Schema,
-    operator: str,
-    turn: int = 0,
-    lanes: U16 | None = None,
-) -> Segment | None:
-    """As `write_rows`, for edges on which no watermark is declared."""
-    return write_rows(writer, spec, rows, schema, operator, turn, lanes).segment
-
-
 def write_rows(
     writer: DataWriter,
     spec: EdgeSpec,
@@ -317,57 +304,9 @@ def read_segment(
     return SegmentRows(counts, batch if written is schema else fill_in(batch, schema))
 
 
-@dataclass(frozen=True)
-class Slice:
-    """Rows of some shards out of one producer epoch, in shard order, with the shard of each run."""
-
-    shards: U16
-    counts: I64
-    rows: pa.Table
-    late_us: int | None = None
-
-
-def slice_pieces(
-    segments: Sequence[SegmentRows], wanted: U16, start: int, end: int, late_us: int | None = None
-) -> list[Slice]:
-    """Return the rows [start, end) of each wanted shard's slice, where a slice runs through all segments in
-    task order.
-
-    Args:
-        segments: of one producer epoch, in task order.
-        wanted: shards, ascending.
-        end: -1 for no end.
-        late_us: of these rows; goes with them.
-    """
-    found: list[Slice] = []
-    before = np.zeros(len(wanted), np.int64)
-    for segment in segments:
-        counts = segment.counts[wanted].astype(np.int64)
-        low = np.clip(start - before, 0, counts)
-        high = counts if end < 0 else np.clip(end - before, 0, counts)
-        before += counts
-        took = np.maximum(high - low, 0)
-        if not took.any():
-            continue
-        first = segment.firsts[wanted] + low
-        found.append(Slice(wanted, took, _rows_at(segment.batch, first, took), late_us))
-    return found
-
-
 def _offsets(counts: U32) -> I64:
     ends = np.cumsum(counts, dtype=np.int64)
     return ends - counts
-
-
-def _rows_at(batch: pa.RecordBatch, first: I64, took: I64) -> pa.Table:
-    """Rows [first, first + took) of each run, without a copy when the runs touch."""
-    used = took > 0
-    first, took = first[used], took[used]
-    if np.array_equal(first[1:], first[:-1] + took[:-1]):
-        return pa.Table.from_batches([batch.slice(int(first[0]), int(took.sum()))])
-    starts = np.cumsum(took) - took
-    index = np.arange(int(took.sum()), dtype=np.int64) + np.repeat(first - starts, took)
-    return pa.Table.from_batches([batch.take(pa.array(index))])
 
 
 def write_entries(writer: DataWriter, kind: FrameKind, entries: pa.RecordBatch) -> Extent:

@@ -309,7 +309,8 @@ class Engine:
         waiting = self.chains.waiting(run.chain)
         if not any(waiting.values()) and not run.force_empty:
             return []
-        return take_epoch(run.chain.groups, run.ready, waiting, run.budget(), run.chain.channels, run.task_of)
+        chain, levels = run.chain, self.operators.levels(run, waiting)
+        return take_epoch(chain.groups, run.ready, waiting, run.budget(), chain.channels, run.task_of, levels)
 
     def _is_brimming(self, run: Run) -> bool:
         """Whether so much waits that a whole epoch of it is there before its time: then the pace gives way."""

@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane import paths
-from penstock.dataplane.channel import read_segment, slice_pieces
+from penstock.dataplane.channel import read_segment
 from penstock.dataplane.disk import Disk, is_temp
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import plan_log_cleanup
 from penstock.dataplane.records import Base
 from penstock.dataplane.run import SinkWork
+from penstock.dataplane.slices import slice_pieces
 
 _SINK_SHARD: Final = np.zeros(1, np.uint16)
 """A sink has one shard."""

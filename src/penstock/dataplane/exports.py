@@ -19,13 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane import paths
-from penstock.dataplane.channel import EdgeSpec, OlderSchema, read_segment, slice_pieces
+from penstock.dataplane.channel import EdgeSpec, OlderSchema, read_segment
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.dataplane.recordlog import frame_bytes
 from penstock.dataplane.records import Extent
 from penstock.dataplane.run import SinkWork
+from penstock.dataplane.slices import slice_pieces
 from penstock.errors import CheckpointError, CorruptFileError, DeclarationError
 
 EXPORT_EPOCH_S = 1.0

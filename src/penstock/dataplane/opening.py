@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.dataplane import paths, recordlog
+from penstock.dataplane.boot import boot_id
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
 from penstock.dataplane.fitting import Fitted, fit_program
@@ -23,7 +24,6 @@ from penstock.dataplane.metas import create_meta, read_metas
 from penstock.dataplane.positions import ChannelKey
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import Claim, LogTail, frame_bytes
-from penstock.dataplane.state.local import boot_id
 from penstock.errors import CheckpointError, PenstockError, StorageError
 
 

@@ -3,7 +3,7 @@ of the engine; it does no I/O and decides nothing about other stages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy as np
 from penstock.dataplane import messages, paths, records
 from penstock.dataplane.channel import Deal
 from penstock.dataplane.dealing import TaskSlot
-from penstock.dataplane.positions import GroupTake
+from penstock.dataplane.levels import Levels, derive_levels
+from penstock.dataplane.positions import ChannelKey, GroupTake, PublishedRows, in_turns
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.run import Run
 from penstock.dataplane.snapshots import due_snapshots
 from penstock.dataplane.state.protocol import U16
@@ -25,6 +27,26 @@ class OperatorSteps:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._in_step = engine.program.ahead_of_watermarks()
+
+    def levels(
+        self, run: Run, waiting: Mapping[ChannelKey, Sequence[PublishedRows]]
+    ) -> dict[int, Levels] | None:
+        """How far each task may go in the next epoch; None where one budget is for all of them.
+
+        Ahead of a declared watermark tasks keep in step: the latest event time of all rows moves it, and rows of a task
+        that stayed behind would be late.
+        """
+        if run.spec.kind != "operator" or operator_of(run.spec.name) in self._in_step:
+            return None
+        items = [item for found in waiting.values() for item in found]
+        row_bytes = sum(item.bytes for item in items) / max(1, sum(item.rows for item in items))
+        task_rows = run.task_rows(row_bytes)
+        if task_rows is None:
+            return None
+        chain = run.chain
+        turns = in_turns(waiting, chain.channels)
+        return derive_levels(chain.groups, run.ready, waiting, run.task_of, task_rows, turns)
 
     def step(self, run: Run, now: float) -> float:
         """Start an epoch when rows wait, time moves or a boundary is asked for; return the seconds until a timer is due."""

@@ -102,6 +102,26 @@ def _check_shards(wanted: Placement, spec: StageSpec, mine: npt.NDArray[np.integ
         )
 
 
+def check_tasks_stay(wanted: Placement, slots: Mapping[int, TaskSlot], nodes: Mapping[str, str]) -> None:
+    """Refuse to have a task on another node than the one it is on.
+
+    Args:
+        slots: the tasks of the stage as they are, by index.
+        nodes: the node of each lease.
+
+    Raises:
+        PlanError: it names the task and both nodes.
+    """
+    for index, node in wanted.tasks.items():
+        slot = slots.get(index)
+        there = nodes.get(slot.lease or "") if slot is not None else None
+        if node is not None and there is not None and there != node:
+            raise PlanError(
+                f"task {index} of '{wanted.stage}' is on node {there} and cannot go to {node}: a task stays where it is; "
+                "give the new one an index that is free."
+            )
+
+
 @dataclass(frozen=True)
 class NodeRoom:
     """What one node has for a plan."""

@@ -1,45 +1,40 @@
-"""Which lease serves which task, which task has which shard, and the way from there to what a plan wants.
+"""Which task has which shard, and the way from there to what a plan wants.
 
-Works between epochs, one stage at a time, so that a plan concerns only the stage it is for: a shard that moves inside a
-node is closed and opened; one that moves to another node is copied there beside the work first, then sits out one
-boundary while its last deltas follow. Whoever dies on the way leaves one owner: the committed chain names it.
+Which lease serves a task is `serving`'s to say. Works between epochs, one stage at a time, so that a plan concerns only the
+stage it is for: a shard that moves inside a node is closed and opened; one that moves to another node is copied there
+beside the work first, then sits out one boundary while its last deltas follow. Whoever dies on the way leaves one owner:
+the committed chain names it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.dataplane import messages
 from penstock.dataplane.copies import Copies
-from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
+from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.handing import Handing
-from penstock.dataplane.placement import Placement, ShardMove, check_placement, check_room, derive_rooms
+from penstock.dataplane.moves import Moves
+from penstock.dataplane.placement import (
+    Placement,
+    check_placement,
+    check_room,
+    check_tasks_stay,
+    derive_rooms,
+)
 from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
+from penstock.dataplane.serving import Serving
 from penstock.dataplane.shards import NOBODY, Holding
 from penstock.dataplane.state.protocol import U16
-from penstock.errors import CorruptFileError, OperatorError, PlanError
+from penstock.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from penstock.dataplane.engine import Engine
-
-MAX_LOSSES = 8
-"""Processes that one task may lose in a row inside its work before the query ends."""
-
-
-@dataclass
-class Wish:
-    """When a shard was asked to move, and what has come of it."""
-
-    wanted_at: float
-    source: str = ""
-    released_at: float = 0.0
-    bytes: int = 0
 
 
 class Placing:
@@ -49,51 +44,49 @@ class Placing:
         self._engine = engine
         self._runs = engine.runs
         self._leases = engine.leases
-        self.capacity = 1
-        self.nodes: set[str] = set()
-        """Nodes known besides those of leases."""
-        self.node_slots: dict[str, int] = {}
-        """Tasks that Spark can run at once on each node for this query; a node that is not named may have any number."""
         self.bringings: deque[tuple[float, str, int, str]] = deque(maxlen=10_000)
-        self.moves: deque[ShardMove] = deque(maxlen=10_000)
-        self.moves_made = 0
-        self.moved_bytes: defaultdict[str, int] = defaultdict(int, dict.fromkeys(engine.runs, 0))
-        """State that was copied to another node, by stage."""
-        self.avoid: set[str] = set()
-        """Nodes that are drained: no task is put there any more."""
+        """What came of each shard that was brought: time, stage, shard, and how."""
+        self.moves = Moves(engine.runs)
         self.copies = Copies(engine)
         self.handing = Handing()
-        self._wishes: dict[tuple[str, int], Wish] = {}
         self._given_up: dict[str, str] = {}
         self._deadlines: dict[str, float] = {}
+        self.serving = Serving(engine, self._deadlines.__contains__, self._on_served)
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
+    @property
+    def capacity(self) -> int:
+        """Leases that can be held at most."""
+        return self.serving.capacity
+
+    @capacity.setter
+    def capacity(self, leases: int) -> None:
+        self.serving.capacity = leases
+
     def slots(self) -> list[TaskSlot]:
-        return [slot for run in self._runs.values() for slot in run.slots.values()]
+        """Return the tasks of all stages."""
+        return self.serving.slots()
 
     def wanted_leases(self) -> int:
         """How many leases the stages could use, at most the capacity."""
-        return min(self.capacity, len(self.slots()))
+        return self.serving.wanted_leases()
 
     def foresee(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
         """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
-        leases = [name for name, lease in self._leases.items() if lease.node not in self.avoid]
-        return mean_tasks(self.slots(), leases, awaited, asked, self.wanted_leases(), self._nodes_of_leases())
+        return self.serving.foresee(awaited, asked)
 
     def assign(self) -> None:
-        """Give every task without a lease to the lease that serves fewest, within what each should serve."""
-        slots, nodes = self.slots(), self._nodes_of_leases()
-        leases = [lease for lease in self._leases if nodes[lease] not in self.avoid]
-        self._free_from_nodes(slots, leases, nodes)
-        for slot, lease in assign_tasks(slots, leases, self._expected_leases(leases), nodes):
-            slot.lease, slot.moving_to = lease, None
-            self.bring_absent(self._runs[slot.stage])
-            self._warm(self._runs[slot.stage], slot)
-        for slot, lease in plan_moves(slots, leases, nodes):
-            slot.moving_to = lease
-        self._leave_avoided(slots, leases, nodes)
-        self._end_idle_leases()
+        """Give every task without a lease one."""
+        self.serving.assign()
+
+    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int]) -> None:
+        """Say which nodes there are, and the slots of each."""
+        self.serving.set_nodes(nodes, slots)
+
+    def _on_served(self, run: Run, slot: TaskSlot) -> None:
+        self.bring_absent(run)
+        self._warm(run, slot)
 
     def _warm(self, run: Run, slot: TaskSlot) -> None:
         """Let a lease build a task that has no shards yet, before any of them sits out for it."""
@@ -104,74 +97,12 @@ class Placing:
                 slot.lease, run.bring(slot, np.empty(0, np.uint16), self._leases[slot.lease].node)
             )
 
-    def _expected_leases(self, leases: Sequence[str]) -> int:
-        """How many leases there will be outside the nodes that are drained: those in there go only when they are empty,
-        and until then nobody can have their place."""
-        return max(1, self.wanted_leases() - (len(self._leases) - len(leases)))
-
-    def _free_from_nodes(
-        self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
-    ) -> None:
-        """A task whose node has no lease for it, when no more leases will come, runs anywhere: rows wait for it. One
-        that a plan has just added has its time to get one."""
-        if len(self._leases) < self.wanted_leases() or self._idle_leases():
-            return
-        for slot in slots:
-            if slot.lease is None and not any(slot.may_use(lease, nodes) for lease in leases):
-                run = self._runs[slot.stage]
-                if slot.stage not in self._deadlines or (run.task_of == slot.index).any():
-                    slot.node = None
-
-    def _leave_avoided(
-        self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
-    ) -> None:
-        """Tasks that no plan has taken off a node that is drained go to the lease that serves fewest elsewhere."""
-        if not self.avoid or not leases:
-            return
-        for slot in slots:
-            if nodes.get(slot.home or "") in self.avoid and not slot.leaving:
-                slot.node = None
-                slot.moving_to = min(leases, key=lambda lease: sum(one.home == lease for one in slots))
-
-    def _end_idle_leases(self) -> None:
-        """A core that no task needs goes back to Spark; so does one that no waiting task can use, for one that can."""
-        idle = self._idle_leases()
-        waiting = any(slot.lease is None for slot in self.slots())
-        idle.sort(key=lambda lease: self._leases[lease].node in self.avoid)
-        drained = bool(idle) and self._leases[idle[-1]].node in self.avoid
-        if idle and (drained or waiting or len(self._leases) > self.wanted_leases()):
-            self._engine.end_lease(idle[-1], "no task needs it")  # which looks again whether there are more
-
-    def _idle_leases(self) -> list[str]:
-        """Leases that no task has, goes to, or was meant for."""
-        used = {name for slot in self.slots() for name in (slot.home, slot.lease or slot.meant_for)}
-        return [lease for lease in self._leases if lease not in used]
-
-    def _nodes_of_leases(self) -> dict[str, str]:
-        return {name: lease.node for name, lease in self._leases.items()}
-
-    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int]) -> None:
-        """Say which nodes there are, and the slots of each; a task whose node is gone may run anywhere."""
-        self.nodes, self.node_slots = set(nodes), dict(slots)
-        self.avoid &= self.nodes
-        known = self.known_nodes()
-        for slot in self.slots():
-            if slot.node is not None and slot.node not in known:
-                slot.node = None
-
-    def known_nodes(self) -> set[str]:
-        return self.nodes | {lease.node for lease in self._leases.values()}
-
     def lose_lease(self, lease: str) -> None:
         """A lease is gone; its shards sit out until another one has them."""
-        served = [
-            (run, slot) for run in self._runs.values() for slot in run.slots.values() if slot.lease == lease
-        ]
-        self._count_loss(served)
+        served = self.serving.served_by(lease)
+        self.serving.count_loss(served)
         self.copies.lose_lease(lease)
-        for slot in self.slots():
-            slot.moving_to = None if slot.moving_to == lease else slot.moving_to
-            slot.meant_for = None if slot.meant_for == lease else slot.meant_for
+        self.serving.forget(lease)
         for run, slot in served:
             self._lose_slot(run, slot)
         self.assign()
@@ -187,28 +118,6 @@ class Placing:
             self._engine.settle(run)
         self.bring_absent(run)  # a plan may have put some of them with others
 
-    def _count_loss(self, served: Sequence[tuple[Run, TaskSlot]]) -> None:
-        """A task that takes its process down every time is the function's fault, not the machine's.
-
-        A lease works on one message at a time, in order, so the oldest epoch it was asked for is the one it was at.
-        """
-        at_work = [
-            one for one in served if one[0].phase is Phase.WORKING and one[1].index in one[0].waiting_for
-        ]
-        if not at_work:
-            return
-        run, slot = min(at_work, key=lambda one: one[0].started_at)
-        run.losses[slot.index] = run.losses.get(slot.index, 0) + 1
-        if run.losses[slot.index] > MAX_LOSSES:
-            kind = "operator" if run.spec.kind == "operator" else "source"
-            self._engine.fail(
-                OperatorError(
-                    f"{kind} '{run.spec.name}' lost its process {run.losses[slot.index]} times in a row at epoch "
-                    f"{run.epoch}: its function ends or kills the process (sys.exit, a crash in native code, too much "
-                    "memory) or holds it for too long; mend it and start the query again."
-                )
-            )
-
     # -- restarts -----------------------------------------------------------------------------------------------------
 
     def fit(self, capacity: int) -> None:
@@ -219,7 +128,7 @@ class Placing:
 
     def note_placed(self) -> None:
         """Note beside the chains where plans have put their stages; what is under way counts when it is done."""
-        nodes, placed = self._nodes_of_leases(), self._engine.chains.placed
+        nodes, placed = self.serving.nodes_of_leases(), self._engine.chains.placed
         for name, run in self._runs.items():
             if name in self._deadlines:
                 continue
@@ -249,7 +158,7 @@ class Placing:
         Raises:
             PlanError: it says what, and what would do.
         """
-        known = self.known_nodes()
+        known, nodes = self.serving.known_nodes(), self.serving.nodes_of_leases()
         for one in wanted:
             run = self._runs.get(one.stage)
             check_placement(
@@ -259,22 +168,13 @@ class Placing:
                 self.capacity,
                 run.shards.mine() if run is not None else None,
             )
-            self._check_nodes(one)
+            check_tasks_stay(one, self._runs[one.stage].slots, nodes)
         names = ", ".join(f"'{one.stage}'" for one in wanted)
-        usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid)
-        leases = min(self.capacity, usable)
-        for room in derive_rooms(wanted, self.slots(), self._nodes_of_leases(), self.node_slots, leases):
+        serving = self.serving
+        usable = sum(slots for node, slots in serving.node_slots.items() if node not in serving.avoid)
+        leases = min(serving.capacity, usable)
+        for room in derive_rooms(wanted, serving.slots(), nodes, serving.node_slots, leases):
             check_room(names, room)
-
-    def _check_nodes(self, one: Placement) -> None:
-        for index, node in one.tasks.items():
-            slot = self._runs[one.stage].slots.get(index)
-            lease = self._leases.get(slot.lease or "") if slot is not None else None
-            if node is not None and lease is not None and lease.node != node:
-                raise PlanError(
-                    f"task {index} of '{one.stage}' is on node {lease.node} and cannot go to {node}: a task stays where it "
-                    "is; give the new one an index that is free."
-                )
 
     def _want(self, one: Placement, now: float) -> None:
         run = self._runs[one.stage]
@@ -288,8 +188,7 @@ class Placing:
             return
         mine = run.shards.mine()
         run.shards.goal[mine] = one.task_of[mine]
-        for shard in run.shards.displaced().tolist():
-            self._wishes.setdefault((one.stage, shard), Wish(now))
+        self.moves.ask(run, run.shards.displaced(), now)
         self.copies.forget_useless(run)
 
     def is_settled(self, stage: str) -> bool:
@@ -384,8 +283,7 @@ class Placing:
 
     def forget_wishes(self, run: Run, shards: U16) -> None:
         """Shards pass to another executor: nothing that was asked of them here counts."""
-        for shard in shards.tolist():
-            self._wishes.pop((run.spec.name, shard), None)
+        self.moves.forget(run, shards)
         self.copies.forget_useless(run)
 
     def _move_between(
@@ -401,7 +299,6 @@ class Placing:
         if source.moving_to is not None or destination.moving_to is not None or destination.warming:
             return
         near = self._leases[source.lease].node == self._leases[destination.lease].node
-        name = run.spec.name
         if near:
             ready = shards[: min(room[source.index], room[destination.index])]
             room[source.index] -= len(ready)
@@ -412,9 +309,7 @@ class Placing:
             self.copies.begin(run, destination, shards)
         if len(ready):
             now = self._engine.now()
-            for shard in ready.tolist():
-                wish = self._wishes.setdefault((name, shard), Wish(now))
-                wish.source, wish.released_at = self._leases[source.lease].node, now
+            self.moves.release(run, ready, self._leases[source.lease].node, now)
             if near:
                 self.handing.begin(run, ready, now)
             self._engine.send(source.lease, run.release(source, ready, near))
@@ -477,23 +372,7 @@ class Placing:
         run.shards.to(found, Holding.HELD)
         self.copies.end(run.spec.name, found.tolist(), lease)
         run.note_timer(brought.task, brought.next_timer_us)
-        self._note_moves(run, found, self._leases[lease].node)
-
-    def _note_moves(self, run: Run, shards: U16, node: str) -> None:
-        now, name = self._engine.now(), run.spec.name
-        for shard in shards.tolist():
-            wish = self._wishes.get((name, shard))
-            if wish is not None and run.task_of[shard] == run.shards.goal[shard]:
-                del self._wishes[name, shard]
-                if not wish.released_at:
-                    continue  # nobody held it yet
-                self.moved_bytes[name] += wish.bytes
-                self.moves_made += 1
-                self.moves.append(
-                    ShardMove(
-                        name, shard, wish.source, node, wish.bytes, wish.wanted_at, wish.released_at, now
-                    )
-                )
+        self.moves.arrive(run, found, self._leases[lease].node, self._engine.now())
 
     def on_released(self, lease: str, released: messages.Released) -> None:
         run = self._runs[released.stage]
@@ -511,9 +390,7 @@ class Placing:
             copy = self.copies.made(run.spec.name, shard, there.name)
             if far and copy is not None:
                 run.handed_over[shard] = copy
-            wish = self._wishes.get((run.spec.name, shard))
-            if wish is not None:
-                wish.bytes = run.size_of(np.array([shard], np.uint16)) if far else 0
+            self.moves.weigh(run, shard, run.size_of(np.array([shard], np.uint16)) if far else 0)
         left = len(run.shards_of(slot)) or run.shards.is_under_way(slot.index)
         if slot.moving_to is not None and not left:
             slot.lease, slot.moving_to = (slot.moving_to if slot.moving_to in self._leases else None), None

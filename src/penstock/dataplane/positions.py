@@ -161,6 +161,7 @@ def take_epoch(
     budget: Budget,
     channels: Channels = NO_TIME,
     task_of: U16 | None = None,
+    levels: Mapping[int, Mapping[ChannelKey, Position]] | None = None,
 ) -> list[GroupTake]:
     """Choose the ranges of the next epoch: every group with ready shards takes up to the budget, oldest rows
     first.
@@ -171,7 +172,11 @@ def take_epoch(
     Args:
         task_of: shard -> task. With it a group that only some tasks work on takes that part of the budget: else a few
             shards that are behind would take as many rows as all others, and keep everybody waiting for one task.
+        levels: task -> where its shards stop, for tasks that cannot take everything; the others take all there is, and the
+            budget is not looked at. None where the budget decides.
     """
+    if levels is not None and task_of is not None:
+        return _take_to_levels(groups, ready, waiting, channels, task_of, levels)
     tasks = len(np.unique(task_of[ready])) if task_of is not None and len(groups) > 1 else 0
     takes: list[GroupTake] = []
     caps: dict[ChannelKey, Position] = {}
@@ -190,6 +195,37 @@ def take_epoch(
     return takes
 
 
+def _take_to_levels(
+    groups: Sequence[ShardGroup],
+    ready: npt.NDArray[np.bool_],
+    waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
+    channels: Channels,
+    task_of: U16,
+    levels: Mapping[int, Mapping[ChannelKey, Position]],
+) -> list[GroupTake]:
+    takes = []
+    for group in groups:
+        present = group.shards[ready[group.shards]]
+        bounds: list[tuple[Mapping[ChannelKey, Position], list[int]]] = []
+        for task in np.unique(task_of[present]).tolist():
+            bound = levels.get(task, {})
+            same = next((tasks for known, tasks in bounds if known == bound), None)
+            if same is None:
+                bounds.append((bound, [task]))
+            else:
+                same.append(task)
+        for bound, tasks in bounds:
+            here = present if len(bounds) == 1 else present[np.isin(task_of[present], tasks)]
+            if len(here):
+                all_there_is = Budget(1 << 62)
+                takes.append(
+                    _take_group(
+                        replace(group, shards=here), waiting, all_there_is, len(ready), bound, channels
+                    )
+                )
+    return takes
+
+
 def _take_group(
     group: ShardGroup,
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
@@ -202,7 +238,7 @@ def _take_group(
     ranges: dict[ChannelKey, Range] = {}
     pieces: list[PieceTaken] = []
     left = budget
-    for keys in _in_turns(group, channels):
+    for keys in in_turns(group.at, channels):
         share, taken_rows = left.shared_by(len(keys)), 0
         for key in keys:
             end, taken = take_range(
@@ -256,10 +292,10 @@ def _is_reached(
     return True
 
 
-def _in_turns(group: ShardGroup, channels: Channels) -> list[list[ChannelKey]]:
-    """The channels of a group: those of loops before the others."""
-    first = [key for key in sorted(group.at) if key in channels.first]
-    rest = [key for key in sorted(group.at) if key not in channels.first]
+def in_turns(keys: Collection[ChannelKey], channels: Channels) -> list[list[ChannelKey]]:
+    """Channels in the order in which they are taken from: those of loops before the others."""
+    first = [key for key in sorted(keys) if key in channels.first]
+    rest = [key for key in sorted(keys) if key not in channels.first]
     return [keys for keys in (first, rest) if keys]
 
 
@@ -347,7 +383,7 @@ def take_range(
                 break
             continue
         if not pieces:
-            cut = _cut(counts, low, budget.rows_of(item.row_bytes))
+            cut = cut_at(counts, low, budget.rows_of(item.row_bytes))
             whole = cut >= int(counts.max())
             pieces.append((number, low, limit if whole else cut))
             end = (
@@ -377,12 +413,19 @@ def _rows_between(counts: I64, low: int, high: int) -> int:
     return int(rows_by_shard(counts, low, high).sum())
 
 
-def _cut(counts: I64, low: int, budget_rows: int) -> int:
-    """The largest q whose rows [low, q) fit the budget, at least one row further than `low`."""
-    below, above = low + 1, max(int(counts.max()), low + 1)
+def cut_at(counts: I64, low: I64 | int, budget_rows: int) -> int:
+    """Return the largest q for which rows [low, q) of all shards fit the budget, at least one row further than the least
+    `low`.
+
+    Args:
+        counts: rows of each shard.
+        low: where each shard stands, or all of them.
+    """
+    below = int(np.min(low)) + 1
+    above = max(int(counts.max()), below)
     while below < above:
         middle = (below + above + 1) // 2
-        if _rows_between(counts, low, middle) <= budget_rows:
+        if int(np.maximum(np.minimum(counts, middle) - low, 0).sum()) <= budget_rows:
             below = middle
         else:
             above = middle - 1

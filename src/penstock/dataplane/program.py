@@ -107,6 +107,23 @@ class Program:
     """Bound of decoded state kept in memory, per task."""
     code: bytes = b""
 
+    def ahead_of_watermarks(self) -> set[str]:
+        """Return the stages whose rows come to a place where a watermark is declared by their own event times."""
+        found = {
+            stage.name
+            for stage in self.stages.values()
+            if any(edge.delay_us is not None for edge in stage.edges)
+        }
+        while True:
+            more = {
+                stage.name
+                for stage in self.stages.values()
+                if any(edge.consumer in found for edge in stage.edges)
+            } - found
+            if not more:
+                return found
+            found |= more
+
     @property
     def loops(self) -> bool:
         """Whether rows can come back to an operator they went through."""

@@ -14,6 +14,7 @@ from penstock.dataplane import messages, records
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
+from penstock.dataplane.levels import TaskRates
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.resuming import resolve_first
@@ -138,6 +139,7 @@ class Run:
         """When a source last had rows."""
         self._task_state_bytes: dict[int, int] = {}
         self._settings = settings
+        self.rates = TaskRates()
         self._rows_per_s = 0.0
         self._row_bytes = 0.0
 
@@ -302,6 +304,8 @@ class Run:
             self._task_state_bytes[part.task] = part.state_bytes
         self.state_bytes = sum(self._task_state_bytes.values())
         self._learn_rate(max((part.busy_us for part in record.parts), default=0) / 1e6)
+        few_rows = self._settings.min_epoch_rows // max(1, len(record.parts))
+        self.rates.learn(record.parts, self._settings.max_epoch_s, few_rows)
         if self.spec.kind == "source":
             self._learn_size(record)
         if self.spec.kind == "sink":
@@ -339,6 +343,21 @@ class Run:
         predicted = int(self._rows_per_s * self._settings.max_epoch_s) or _FIRST_BUDGET_ROWS
         rows = min(max(predicted, self._settings.min_epoch_rows), self._settings.max_epoch_rows)
         return Budget(rows, self._settings.max_epoch_bytes)
+
+    def task_rows(self, row_bytes: float) -> dict[int, float] | None:
+        """Rows of this size that each task with shards may take in the next epoch; None where one budget is for all of
+        them, since there is one task or nothing is known of what rows take."""
+        tasks = np.unique(self.task_of[self.ready]).tolist()
+        rates = self.rates.rows_in(1.0, tasks) if self.spec.kind == "operator" and len(tasks) > 1 else None
+        if rates is None:
+            return None
+        settings, together = self._settings, sum(rates.values())
+        most = min(settings.max_epoch_rows, settings.max_epoch_bytes / max(row_bytes, 1e-9))
+        least = settings.min_epoch_rows / len(tasks)
+        return {
+            task: min(max(rate * settings.max_epoch_s, least), most * rate / max(together, 1e-9))
+            for task, rate in rates.items()
+        }
 
     @property
     def hold(self) -> tuple[float, int]:

@@ -7,7 +7,6 @@ worker that fails says so once and is of no further use.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import shutil
@@ -22,18 +21,12 @@ import pyarrow as pa
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.bring import bring_shards
-from penstock.dataplane.channel import (
-    DataWriter,
-    Slice,
-    read_segment,
-    slice_pieces,
-    write_entries,
-    write_rows,
-)
+from penstock.dataplane.channel import DataWriter, read_segment, write_entries, write_rows
 from penstock.dataplane.copying import Copier
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.emulation import read_slowness
 from penstock.dataplane.frames import FrameKind
+from penstock.dataplane.lease_home import LeaseHome, LeaseIdentity
 from penstock.dataplane.logic.protocol import (
     DEAD,
     MAIN,
@@ -44,26 +37,14 @@ from penstock.dataplane.logic.protocol import (
     close_logic,
 )
 from penstock.dataplane.program import Program, StageSpec, operator_of
-from penstock.dataplane.state.protocol import I64, U16, Delta, TaskState
+from penstock.dataplane.slices import Slice, join_slices, slice_pieces
+from penstock.dataplane.state.protocol import U16, Delta, TaskState
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
 
 FLUSH_IDLE_S = 0.001
 """Time given to writing behind when no work is waiting."""
-HANDED_OVER = "handed-over"
-"""Folder in a lease's folder that says: environments in here belong to others by now."""
-_NEVER_LATE = np.iinfo(np.int64).min
 FLUSH_SHARE = 0.15
 """Share of an epoch's busy time given to writing behind when the next epoch is already here."""
-
-
-@dataclass(frozen=True)
-class LeaseIdentity:
-    """Who a worker is and where it may write."""
-
-    lease: str
-    generation: int
-    checkpoint: str
-    node_dir: str
 
 
 @dataclass
@@ -119,9 +100,10 @@ class Worker:
         """`later` sends an answer that comes beside the work; without it everything is done in turn."""
         self._clock = clock
         self._copier = Copier(self._copy, later)
-        self._copies = itertools.count()
+        self._copies, self._brings = itertools.count(), itertools.count()
         self._slowness = read_slowness()
         self._identity = identity
+        self._home = LeaseHome(identity)
         self._program = program
         self._disk = disk
         self._tasks: dict[tuple[str, int], Task] = {}
@@ -170,15 +152,10 @@ class Worker:
                 task.state.close()
         self._segments.close()
         self._snapshots.close()
-        self._leave_node()
-
-    def _leave_node(self) -> None:
-        """Delete the environments this lease owns, and its folder, unless others own some in there by now."""
-        home = f"{self._identity.node_dir}/{_home_name(self._identity)}"
-        for name in (name for task in self._tasks.values() for name in task.locals.values()):
-            shutil.rmtree(f"{self._identity.node_dir}/{name}", ignore_errors=True)
-        if not any(task.handed_over for task in self._tasks.values()) or _is_left(home):
-            shutil.rmtree(home, ignore_errors=True)
+        self._home.leave(
+            [name for task in self._tasks.values() for name in task.locals.values()],
+            any(task.handed_over for task in self._tasks.values()),
+        )
 
     def _dispatch(self, message: messages.ToLease) -> messages.FromLease | None:
         task = self._task(message.stage, message.task)  # type: ignore[union-attr]
@@ -190,7 +167,7 @@ class Worker:
         if isinstance(message, messages.Bring):
             return self._bring(task, message)
         if isinstance(message, messages.Prepare):
-            home = self._home()
+            home = self._home.enter()
             return self._copier.copy(message, self._build(task.spec), home)
         if isinstance(message, messages.Forget):
             self._copier.forget(message.stage, records.unpack_u16(message.shards).tolist())
@@ -347,7 +324,7 @@ class Worker:
 
     def _bring(self, task: Task, message: messages.Bring) -> messages.FromLease:
         assert task.state is not None
-        home = self._home()
+        home = self._home.enter()
         brought = bring_shards(
             task.state,
             message,
@@ -355,6 +332,8 @@ class Worker:
             self._identity.checkpoint,
             self._identity.node_dir,
             os.path.basename(home),
+            # Never a name of before: another lease may have taken that environment over, and still have it open.
+            f"{next(self._brings)}-",
         )
         task.locals.update({shard.shard: name for shard, name in brought})
         paths = {shard.shard: f"{self._identity.node_dir}/{name}" for shard, name in brought}
@@ -362,23 +341,11 @@ class Worker:
         found = [shard for shard, _ in brought]
         return messages.Brought(message.stage, message.task, found, task.next_timer_us())
 
-    def _home(self) -> str:
-        """Return this lease's own folder on the node; the first call removes those of leases that are gone."""
-        home = f"{self._identity.node_dir}/{_home_name(self._identity)}"
-        if not os.path.isdir(home):
-            os.makedirs(self._identity.node_dir, mode=0o700, exist_ok=True)
-            for name in os.listdir(self._identity.node_dir):
-                kept = not _is_left(f"{self._identity.node_dir}/{name}")
-                if _is_deserted(name, self._identity, kept):
-                    shutil.rmtree(f"{self._identity.node_dir}/{name}", ignore_errors=True)
-            os.makedirs(home, mode=0o700, exist_ok=True)
-        return home
-
     def _release(self, task: Task, message: messages.Release) -> messages.FromLease:
         assert task.state is not None
         task.commit_to(message.committed, 0.0)
         if message.keep:
-            os.makedirs(f"{self._home()}/{HANDED_OVER}", exist_ok=True)
+            self._home.mark_handed_over()
         released = []
         for shard in records.unpack_u16(message.shards).tolist():
             name = task.locals.pop(shard)
@@ -395,64 +362,6 @@ class Worker:
         stage, index = getattr(message, "stage", ""), getattr(message, "task", 0)
         text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         return messages.Failed(stage, index, kind, text, "".join(traceback.format_exception(error)))
-
-
-def _home_name(identity: LeaseIdentity) -> str:
-    """Name a lease's folder: checkpoint, generation, lease, and the process that must live for it to be kept."""
-    query = hashlib.blake2b(identity.checkpoint.encode(), digest_size=4).hexdigest()
-    return f"q{query}-g{identity.generation:06d}-{identity.lease}-{os.getpid()}"
-
-
-def _is_left(home: str) -> bool:
-    """Whether nothing that others own is in a lease's folder."""
-    try:
-        names = os.listdir(home)
-    except OSError:
-        return True
-    return HANDED_OVER not in names or names == [HANDED_OVER]
-
-
-def _is_deserted(name: str, identity: LeaseIdentity, kept: bool) -> bool:
-    """Whether a folder belongs to this query and to an older driver, or to a process that is gone and handed nothing
-    over."""
-    query, _, rest = name.partition("-g")
-    if query != _home_name(identity).partition("-g")[0] or not rest[:6].isdigit():
-        return False
-    if int(rest[:6]) < identity.generation or kept:
-        return int(rest[:6]) < identity.generation
-    pid = rest.rpartition("-")[2]
-    return pid.isdigit() and not os.path.exists(f"/proc/{pid}") and os.path.isdir("/proc/self")
-
-
-def join_slices(slices: list[Slice], schema: pa.Schema, by_shard: bool) -> ShardedRows:
-    """Return the rows of all slices, in the fixed order within each shard, sorted by shard unless that is not
-    wanted."""
-    if not slices:
-        return ShardedRows(np.empty(0, np.uint16), np.zeros(1, np.int64), schema.empty_table())
-    shards = np.concatenate([piece.shards for piece in slices])
-    counts = np.concatenate([piece.counts for piece in slices])
-    table = pa.concat_tables([piece.rows for piece in slices])
-    late = _late_of(slices)
-    if len(slices) > 1 and by_shard:
-        order = np.argsort(shards, kind="stable")
-        starts = (np.cumsum(counts) - counts)[order]
-        shards, counts = shards[order], counts[order]
-        ends = np.cumsum(counts)
-        index = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
-        table = table.combine_chunks().take(pa.array(index))
-        late = late[index] if late is not None else None
-    distinct = np.unique(shards) if len(slices) > 1 else shards
-    totals = np.bincount(shards, weights=counts, minlength=int(shards.max()) + 1)[distinct].astype(np.int64)
-    used = totals > 0
-    return ShardedRows(distinct[used], np.concatenate([[0], np.cumsum(totals[used])]), table, late)
-
-
-def _late_of(slices: list[Slice]) -> I64 | None:
-    """For each row of all slices, up to which event time it is late; None where nothing can be."""
-    if all(piece.late_us is None for piece in slices):
-        return None
-    bounds = [_NEVER_LATE if piece.late_us is None else piece.late_us for piece in slices]
-    return np.repeat(np.array(bounds, np.int64), [piece.rows.num_rows for piece in slices])
 
 
 def _fit(table: pa.Table, spec: StageSpec) -> pa.Table:

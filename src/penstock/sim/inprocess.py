@@ -30,7 +30,7 @@ from penstock.sim.lease import SimLease
 from penstock.sim.loop import Loop
 from penstock.sim.process import Process
 from penstock.sim.surroundings import NO_STATE_DIR, DiskOf, SinkLog, disks_beside
-from penstock.sim.timing import SMALL, Delays
+from penstock.sim.timing import SMALL, Delays, UnevenRates
 from penstock.testing.faults import SimCrash
 
 LANDS_THERE = 0.9
@@ -50,6 +50,7 @@ class Driver(Process):
         loop: shared by drivers that are to live at the same time.
         roll_bytes: size at which leases begin another data file.
         sink: is told of every sink epoch; shared by drivers of one checkpoint.
+        uneven: seed by which tasks of an executor are fast and slow in turn; None for tasks that keep in step.
 
     Raises:
         PenstockError: the checkpoint cannot be opened.
@@ -75,6 +76,7 @@ class Driver(Process):
         roll_bytes: int | None = None,
         start: bool = True,
         arrivals: Callable[[StageSpec], Arrivals] | None = None,
+        uneven: int | None = None,
     ) -> None:
         super().__init__(loop or Loop(seed), delays or Delays())
         self.checkpoint = checkpoint
@@ -96,6 +98,7 @@ class Driver(Process):
         self.on_deleting: Callable[[Driver, list[str]], None] | None = None
         self._disk_of = disk if callable(disk) else disks_beside(disk)
         self._count = 0
+        self._uneven = uneven
         if start:
             self.restart()
 
@@ -123,6 +126,9 @@ class Driver(Process):
             clock=self.loop.clock,
             wall=self.loop.wall,
         )
+        if self._uneven is not None:
+            for number, run in enumerate(self.engine.runs.values()):
+                run.rates = UnevenRates(self._uneven + number)
         self._log = LogWriter(self.disk, self.checkpoint, self.opened.claim)
         self._log_queue: deque[list[bytes] | records.Base] = deque()
         self._log_awake = False

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from penstock.dataplane import messages
 from penstock.dataplane.disk import Disk, Step
-from penstock.dataplane.worker import LeaseIdentity, Worker
+from penstock.dataplane.lease_home import LeaseIdentity
+from penstock.dataplane.worker import Worker
 from penstock.testing.faults import SimCrash
 from penstock.version import __version__
 

@@ -29,7 +29,7 @@ def random_placement(engine: Engine, draw: random.Random, stage: str) -> Placeme
     fresh = draw.sample(
         free, min(len(free), draw.randint(0 if kept else 1, max(1, min(2, most - len(kept)))))
     )
-    nodes = sorted(engine.placing.known_nodes())
+    nodes = sorted(engine.placing.serving.known_nodes())
     tasks: dict[int, str | None] = dict.fromkeys(kept)
     tasks.update({index: draw.choice([None, *nodes]) for index in fresh[: max(1, most - len(kept))]})
     return Placement(stage, tasks, _deal(run.shards.goal, list(tasks), draw))

@@ -11,14 +11,8 @@ from dataclasses import dataclass, field
 
 from penstock.sim.inprocess import Driver
 from penstock.sim.model import Violation
-from penstock.sim.world import (
-    DEAL_ACTIONS,
-    DRIVER_ACTIONS,
-    LEASE_ACTIONS,
-    PLAN_ACTIONS,
-    Weather,
-    World,
-)
+from penstock.sim.weather import Weather, weather_of
+from penstock.sim.world import World
 
 
 @dataclass(frozen=True)
@@ -33,58 +27,6 @@ class Outcome:
     happened: dict[str, int] = field(default_factory=dict)
     recent: list[str] = field(default_factory=list)
     """The end of the trace, for a person who reads a failure."""
-
-
-def weather_of(seed: int) -> Weather:
-    """Seeds take turns: trouble with leases alone, with plans, with drivers, with the disk, with everything."""
-    actions: tuple[str, ...]
-    match seed % 8:
-        case 0:
-            return Weather(0.0, 0.0, 0.0, actions=LEASE_ACTIONS, disturbances_per_s=40.0)
-        case 4:
-            short = seed % 16 == 12
-            return Weather(
-                0.0,
-                0.0,
-                0.0,
-                actions=PLAN_ACTIONS,
-                disturbances_per_s=50.0,
-                rows=480,
-                short_lived_files=short,
-            )
-        case 1 | 5:
-            actions = (*DRIVER_ACTIONS, "kill", "clean", "plan")
-            return Weather(
-                0.0,
-                0.0,
-                take_over_ratio=0.008,
-                meanwhile_ratio=0.04,
-                actions=actions,
-                disturbances_per_s=15.0,
-            )
-        case 2 | 6:
-            actions = ("power", "clean", "kill", "plan", "plan")
-            return Weather(0.004, 0.002, take_over_ratio=0.0, actions=actions, disturbances_per_s=6.0)
-        case _:
-            return Weather()
-
-
-def dealt_weather_of(seed: int) -> Weather:
-    """As `weather_of`, with shards dealt anew between executors all the time."""
-    actions: tuple[str, ...]
-    match seed % 4:
-        case 0:
-            return Weather(0.0, 0.0, 0.0, actions=DEAL_ACTIONS, disturbances_per_s=60.0, rows=480)
-        case 1:
-            actions = (*DRIVER_ACTIONS, *DEAL_ACTIONS)
-            return Weather(0.0, 0.0, take_over_ratio=0.004, actions=actions, disturbances_per_s=30.0)
-        case 2:
-            actions = ("power", "clean", "kill", *("deal",) * 5)
-            return Weather(0.003, 0.0015, take_over_ratio=0.0, actions=actions, disturbances_per_s=20.0)
-        case _:
-            return Weather(
-                0.0, 0.0, 0.0, actions=DEAL_ACTIONS, disturbances_per_s=50.0, short_lived_files=True
-            )
 
 
 def simulate(seed: int, weather: Weather | None = None, driver_class: type[Driver] = Driver) -> Outcome:

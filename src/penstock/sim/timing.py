@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from penstock.dataplane.levels import TaskRates
 from penstock.dataplane.settings import Settings
 
 SMALL = Settings(
@@ -40,3 +43,14 @@ class Delays:
 def quick(settings: Settings = SMALL, **changes: object) -> Settings:
     """Return settings with some numbers changed."""
     return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+class UnevenRates(TaskRates):
+    """Rates that are drawn anew for every epoch, so that the tasks of an executor are hardly ever equally far."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._rng = random.Random(seed)
+
+    def rows_in(self, seconds: float, tasks: Collection[int]) -> dict[int, float]:
+        return {task: seconds * self._rng.choice((1.0, 3.0, 10.0, 100.0)) for task in tasks}

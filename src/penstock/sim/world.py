@@ -11,7 +11,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.dataplane.disk import Disk, Step
 from penstock.dataplane.engine import Engine
@@ -26,52 +26,13 @@ from penstock.sim.promises import Promises, check_owners
 from penstock.sim.redeals import random_deal
 from penstock.sim.surroundings import SinkLog
 from penstock.sim.timing import SMALL, Delays, quick
+from penstock.sim.weather import Weather
 from penstock.testing.disk import SimDisk
 from penstock.testing.faults import SimCrash
 
 CHECKPOINT = "/work/checkpoint"
 CALM_S = 40.0
-LEASE_ACTIONS = (
-    "kill",
-    "kill",
-    "pause",
-    "pause",
-    "cut",
-    "cut",
-    "gate",
-    "gate",
-    "clean",
-    "resize",
-    "plan",
-    "plan",
-    "plan",
-)
-PLAN_ACTIONS = (*("plan",) * 6, "kill", "pause", "cut", "gate", "clean", "resize")
-DEAL_ACTIONS = (*("deal",) * 6, "plan", "plan", "kill", "pause", "cut", "gate", "clean", "resize")
-DRIVER_ACTIONS = ("crash", "crash", "take_over", "take_over", "power", "stop", "plan")
-
-
-@dataclass(frozen=True)
-class Weather:
-    """How bad it gets. Ratios are per disk step, rates per virtual second."""
-
-    fail_ratio: float = 0.002
-    crash_ratio: float = 0.0007
-    take_over_ratio: float = 0.001
-    meanwhile_ratio: float = 0.02
-    """Steps of a starting driver during which others go on."""
-    stall_ratio: float = 0.02
-    """Messages and appends that take up to a hundred times as long."""
-    slow_step_ratio: float = 0.0
-    """Steps that take up to half a second, while which nothing else gets on."""
-    cleanup_s: float | None = None
-    """Time between two rounds of clean-up, where it is not left to the seed."""
-    short_lived_files: bool = False
-    """Small files, few epochs retained and slow copies: files die while copies are made from them."""
-    disturbances_per_s: float = 25.0
-    storm_s: float = 0.4
-    rows: int = 240
-    actions: tuple[str, ...] = (*LEASE_ACTIONS, *DRIVER_ACTIONS)
+"""Virtual time in which all must be well again."""
 
 
 class Storm:
@@ -141,6 +102,7 @@ class World:
                 self.settings, retain_epochs=3, snapshot_min_bytes=50, base_interval_s=0.05
             )
             self.delays = replace(self.delays, copy=(0.1, 0.4), cleanup_s=0.03)
+        self.uneven = shape.randrange(1 << 30) if shape.random() < 0.5 else None
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -156,7 +118,7 @@ class World:
         driver = self._driver_class(
             self._disk_of, CHECKPOINT, self.program, self.settings, rows=self.weather.rows, capacity=self.capacity,
             loop=self.loop, delays=self.delays, sink=self.sink, name=f"d{self._started}",
-            roll_bytes=self.roll_bytes, nodes=self.nodes, start=False,
+            roll_bytes=self.roll_bytes, nodes=self.nodes, start=False, uneven=self.uneven,
         )  # fmt: skip
         self.promises.watch(driver)
         was, self._opening = self._opening, True

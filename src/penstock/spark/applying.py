@@ -90,7 +90,7 @@ class SparkActuator:
 
     def _begin(self, placements: list[Placement], plan: Plan) -> Begun:
         engine = self._shell.engine
-        begun = Begun(engine.now(), tuple(one.stage for one in placements), engine.placing.moves_made)
+        begun = Begun(engine.now(), tuple(one.stage for one in placements), engine.placing.moves.made)
         begun.dealt = tuple(operator_of(one.giver) for one in plan.passes)
         for one in plan.passes:
             run = engine.runs[one.giver]
@@ -186,9 +186,11 @@ class SparkActuator:
             return None
         if begun.nodes is not None and begun.nodes.is_alive():
             return None
-        made = engine.placing.moves_made - begun.moves_before
+        made = engine.placing.moves.made - begun.moves_before
         moves = (
-            [one for one in list(engine.placing.moves)[-made:] if one.stage in begun.stages] if made else []
+            [one for one in list(engine.placing.moves.last)[-made:] if one.stage in begun.stages]
+            if made
+            else []
         )
         reasons = [*refused, *begun.problems]
         return Outcome(

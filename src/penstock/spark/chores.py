@@ -172,7 +172,7 @@ class Chores:
             served = serves[offer.lease]
             wanted = next((slot.node for slot in served if slot.node is not None), None)
             self._office.submit(
-                offer, describe_lease(served, tasks_of), wanted, self._shell.engine.placing.avoid
+                offer, describe_lease(served, tasks_of), wanted, self._shell.engine.placing.serving.avoid
             )
 
     def check_capacity(self) -> None:
@@ -183,7 +183,9 @@ class Chores:
     def _check_capacity(self) -> None:
         slots, held = self._office.slots(), len(self._office.asked)
         known = nodes(self._spark)
-        avoided = sum(node.cores for node in known if node.executor_id in self._shell.engine.placing.avoid)
+        avoided = sum(
+            node.cores for node in known if node.executor_id in self._shell.engine.placing.serving.avoid
+        )
         capacity = self._office.capacity(self._reserve) - avoided
         # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
         # other queries take of the slots costs this one no lease that it has.

@@ -22,9 +22,10 @@ from penstock.dataplane import messages
 from penstock.dataplane.allocator import return_large_blocks
 from penstock.dataplane.collector import relax_collector
 from penstock.dataplane.disk import PosixDisk
+from penstock.dataplane.lease_home import LeaseIdentity
 from penstock.dataplane.program import Program
 from penstock.dataplane.speaking import Speaker
-from penstock.dataplane.worker import LeaseIdentity, Worker
+from penstock.dataplane.worker import Worker
 from penstock.spark.node_load import NodeMeter
 from penstock.spark.preloading import preload
 from penstock.spark.processes import derive_ancestors, derive_executor_id, read_processes

@@ -98,7 +98,7 @@ def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
         counts.in_bytes,
         counts.out_bytes,
         counts.remote_bytes,
-        engine.placing.moved_bytes[run.spec.name],
+        engine.placing.moves.bytes_of[run.spec.name],
         latency.mean_ms / 1e3 if latency is not None else None,
         latency.p99_ms / 1e3 if latency is not None else None,
     )

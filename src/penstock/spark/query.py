@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,8 @@ from penstock.spark.answering import carry_out
 from penstock.spark.elasticity import Elasticity
 from penstock.spark.ingest import Ingest
 from penstock.spark.listening import announcer
-from penstock.spark.progress import MIN_SPAN_S, Identity, Reading, make_report, take_reading
+from penstock.spark.progress import Identity, Reading, take_reading
+from penstock.spark.reports import Reports
 from penstock.spark.running import check_timeout, note_end, remember
 from penstock.spark.shell import SparkShell
 from penstock.spark.showing import Shown, show_html, show_line
@@ -62,11 +62,7 @@ class Query:
         self._ingests: list[Ingest] = []
         self._over = threading.Event()
         self._error: PenstockError | None = None
-        self._identity = Identity("", self.runId, name)
-        self._reports: deque[StreamingQueryProgress] = deque(maxlen=100)
-        self._readings: deque[Reading] = deque(maxlen=2)
-        """Of the two newest reports, for what happened since."""
-        self._reported_end = False
+        self._reports = Reports(Identity("", self.runId, name), self._read, lambda: self.isActive)
         self._tables: dict[str, list[pa.Table]] = {}
         """By sink stage: the rows that memory sinks were handed."""
         self._schema: pa.Schema = pa.schema([])
@@ -97,17 +93,12 @@ class Query:
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:
         """Rates, epochs, latency and state as of now; the last report, once the query has ended."""
-        if self._reported_end:
-            return self._reports[-1]
-        now = self._read()
-        if now is None:
-            return self._reports[-1] if self._reports else None
-        return make_report(now, self._reading_before(now), self._identity)
+        return self._reports.as_of_now()
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
         """The last hundred reports; one is made every second, and one at the end."""
-        return list(self._reports)
+        return self._reports.kept()
 
     def explain(self, extended: bool = False) -> None:
         """Print the topology as it runs: stages, channels, keys, shards and tasks.
@@ -241,7 +232,7 @@ class Query:
             PlanError: it cannot be done, and why; nothing has changed.
         """
         self._check_operator(operator, executors=True)
-        return self.elasticity.rescale(operator, cores, nodes)
+        return self.elasticity.by_hand.rescale(operator, cores, nodes)
 
     def move(self, operator: str, shards: int | Iterable[int], task: int) -> str:
         """Let a task of an operator have these shards.
@@ -250,7 +241,9 @@ class Query:
             PlanError: it cannot be done, and why; nothing has changed.
         """
         self._check_operator(operator, executors=True)
-        return self.elasticity.move(operator, [shards] if isinstance(shards, int) else list(shards), task)
+        return self.elasticity.by_hand.move(
+            operator, [shards] if isinstance(shards, int) else list(shards), task
+        )
 
     def split(self, operator: str) -> str:
         """Let an operator have one executor more: the busiest one gives it half of its tasks and their shards. Rows keep
@@ -263,7 +256,7 @@ class Query:
             PlanError: it cannot be done, and why; nothing has changed.
         """
         self._check_operator(operator, executors=True)
-        return self.elasticity.split(operator)
+        return self.elasticity.by_hand.split(operator)
 
     def merge(self, operator: str) -> str:
         """Let an operator have one executor less: the idlest one gives all its tasks and shards to the next.
@@ -275,7 +268,7 @@ class Query:
             PlanError: it cannot be done, and why; nothing has changed.
         """
         self._check_operator(operator, executors=True)
-        return self.elasticity.merge(operator)
+        return self.elasticity.by_hand.merge(operator)
 
     def drain(self, node: str, release: bool = False, timeout: float = 60.0) -> str:
         """Take everything of this query off a node, and wait until it is; with `release`, give the node back to Spark.
@@ -283,7 +276,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        return self.elasticity.drain(node, release, timeout)
+        return self.elasticity.by_hand.drain(node, release, timeout)
 
     def pause(self) -> None:
         """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too."""
@@ -304,22 +297,7 @@ class Query:
             DeclarationError: the query has no operator of that name.
         """
         self._check_operator(operator)
-        return (
-            self._ask(
-                lambda shell: [
-                    (int(chain.versions[shard]), chain.digest(shard))
-                    for shard, chain in sorted(
-                        (
-                            (shard, at)
-                            for at in shell.engine.chains.of(operator)
-                            for shard in at.shards().tolist()
-                        ),
-                        key=lambda one: one[0],
-                    )
-                ]
-            )
-            or []
-        )
+        return self._ask(lambda shell: shell.engine.chains.digests_of(operator)) or []
 
     def _check_operator(self, name: str, executors: bool = False) -> None:
         if self._shell is None:
@@ -340,11 +318,10 @@ class Query:
     def _shown(self) -> Shown:
         """What is known without asking the engine, which may be busy."""
         state = "running" if self.isActive else "stopped" if self._error is None else "failed"
-        report = self._reports[-1] if self._reports else None
         error = str(self._error) if self._error is not None else None
-        return Shown(self.name or self.id, state, self.checkpoint, error, report)
+        return Shown(self.name or self.id, state, self.checkpoint, error, self._reports.newest())
 
-    # -- reports ------------------------------------------------------------------------------------------------------
+    # -- the life of the query ----------------------------------------------------------------------------------------
 
     def _read(self) -> Reading | None:
         found: Reading | None = self._ask(
@@ -354,43 +331,14 @@ class Query:
             found.facts["control"] = self._elasticity.control()
         return found
 
-    def _reading_before(self, now: Reading) -> Reading | None:
-        """The newest reading that is old enough for a rate, the oldest there is otherwise."""
-        known = list(self._readings)
-        old = [one for one in known if now.at - one.at >= MIN_SPAN_S]
-        return old[-1] if old else known[0] if known else None
-
     def _begin(self) -> None:
         """Let the query be known: to this process, to listeners, and to the thread that reports on it."""
         remember(self)
-        first = self._read()
-        if first is not None:
-            self._readings.append(first)
+        self._reports.begin()
         started = listening.started_event(self.id, self.runId, self.name, iso_time(self._started))
         announcer.announce_and_wait("onQueryStarted", started)
         threading.Thread(target=self._watch, name="penstock-watch", daemon=True).start()
         threading.Thread(target=self._answer, name="penstock-answers", daemon=True).start()
-
-    def _report_or_log(self) -> None:
-        """Report; whoever only watches must not end with what goes wrong in that."""
-        try:
-            self._report()
-        except Exception:
-            _log.exception("a report of query %s failed; the query goes on.", self.name or self.id)
-
-    def _report(self) -> None:
-        now = self._read()
-        if now is None:
-            return
-        before = self._readings[-1] if self._readings else None
-        report = make_report(now, before, self._identity)
-        self._readings.append(now)
-        self._reports.append(report)
-        if before is None or _epochs(now) != _epochs(before):
-            announcer.announce("onQueryProgress", listening.progress_event(report))
-        elif self.isActive:
-            idle = listening.idle_event(self.id, self.runId, report["timestamp"])
-            announcer.announce("onQueryIdle", idle)
 
     def _ask(self, question: Any) -> Any:
         shell = self._shell
@@ -439,15 +387,8 @@ class Query:
                 if error is not None and self._shell is not None:
                     self._shell.end_with(error)
             if time.monotonic() >= due:
-                self._report_or_log()
+                self._reports.add()
                 due = max(due + REPORT_INTERVAL_S, time.monotonic())
-        self._report_or_log()
-        self._reported_end = bool(self._reports)
+        self._reports.end()
         ended = listening.terminated_event(self.id, self.runId, self._error)
         announcer.announce("onQueryTerminated", ended)
-
-
-def _epochs(reading: Reading) -> list[int]:
-    """What moves when anything happens."""
-    parts = (reading.facts[part] for part in ("inputs", "operators", "outputs"))
-    return [facts["epoch"] for part in parts for facts in part.values()]

@@ -97,7 +97,7 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     query.id, query.checkpoint = opened.query, checkpoint
     sources = sources_of(declared.root)
     kinds = {node.name: node.kind for node in sources}
-    query._identity = Identity(query.id, query.runId, query.name, declared.sink, kinds)
+    query._reports.identity = Identity(query.id, query.runId, query.name, declared.sink, kinds)
     query._schema = declared.node.schema
     query._spark = spark
     sinks = make_sinks(declared, spark, opened, query._remember)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.dataplane import paths, records
 from penstock.dataplane.chains import Chains
-from penstock.dataplane.channel import DataWriter, EdgeSpec, read_segment, write_segment
+from penstock.dataplane.channel import DataWriter, EdgeSpec, read_segment, write_rows
 from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.program import Program
@@ -181,7 +181,7 @@ def _forge_segment(
     disk.make_dirs(paths.data(target))
     writer = DataWriter(disk, target, 1, "forged", "seg")
     as_it_is = dataclasses.replace(edge, steps=())  # the rows have gone through them already
-    forged = write_segment(writer, as_it_is, rows, program.stages[place.stage].schema, place.stage)
+    forged = write_rows(writer, as_it_is, rows, program.stages[place.stage].schema, place.stage).segment
     writer.sync()
     writer.close()
 

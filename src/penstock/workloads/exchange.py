@@ -15,6 +15,7 @@ from penstock.workloads.exchange_matching import OPENING_CASH, OPENING_SHARES, R
 from penstock.workloads.exchange_orders import ORDER_DDL, bursts, orders
 
 if TYPE_CHECKING:
+    from penstock.topology.states import StateSpec
     from penstock.topology.stream import Stream
 
 Rate = float | Sequence[tuple[float, int]]
@@ -23,6 +24,17 @@ STATISTICS: Final = (
     "stock", "trades", "shares", "low", "high", "last", "orders", "matched", "resting", "rejected"
 )  # fmt: skip
 """Columns of the statistics stream."""
+
+
+def matching_states() -> dict[str, StateSpec]:
+    """Return the states that `match` keeps for a stock: the book, the balances and the last price."""
+    import penstock
+
+    return {
+        "orders": penstock.MapState("long", "struct<buy:boolean,price:int,volume:int,account:int>"),
+        "balances": penstock.MapState("int", "struct<cash:long,shares:long>"),
+        "last_price": penstock.ValueState("int"),
+    }
 
 
 def matching(rate: Rate | None = None, limit: int | None = None) -> Stream:
@@ -40,11 +52,7 @@ def matching(rate: Rate | None = None, limit: int | None = None) -> Stream:
     return placed.groupBy("stock").apply_rows(
         match,
         schema=REPORT_DDL,
-        state={
-            "orders": penstock.MapState("long", "struct<buy:boolean,price:int,volume:int,account:int>"),
-            "balances": penstock.MapState("int", "struct<cash:long,shares:long>"),
-            "last_price": penstock.ValueState("int"),
-        },
+        state=matching_states(),
         name="matching",
     )
 

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.workloads.mixing import GOLDEN, mix
+
 STOCKS: Final = 1_156
 ACCOUNTS: Final = 16
 """Accounts that trade each stock; a balance is kept per stock and account."""
@@ -50,7 +52,6 @@ ORDER_DDL: Final = "order_id long, stock int, account int, buy boolean, price in
 
 _CHUNK_ROWS: Final = 1 << 15  # a chunk's arrays stay in the cache between the passes below
 _CELL_BITS: Final = 16
-_GOLDEN: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 
 U64 = npt.NDArray[np.uint64]
@@ -130,7 +131,7 @@ def _chunk_ranges(start: int, end: int) -> list[tuple[int, int]]:
 
 def _chunk(start: int, end: int) -> Columns:
     number = np.arange(start, end, dtype=np.uint64)
-    words = _mixed((number + np.uint64(1)) * np.uint64(_GOLDEN))
+    words = mix((number + np.uint64(1)) * np.uint64(GOLDEN))
     return _warm_up(number, words) if end <= WARM_UP_ORDERS else _trading(number, words)
 
 
@@ -177,23 +178,13 @@ def _bits(words: U64, low: int, width: int) -> I32:
     return ((words >> np.uint64(low)).astype(np.uint32) & np.uint32((1 << width) - 1)).view(np.int32)
 
 
-def _mixed(words: U64) -> U64:
-    """Apply the splitmix64 finaliser in place."""
-    words ^= words >> np.uint64(30)
-    words *= np.uint64(0xBF58476D1CE4E5B9)
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
-
-
 @lru_cache(maxsize=1)
 def _market() -> _Market:
     shares = share_per_stock()
     cdf = np.cumsum(shares)
     middles = (np.arange(1 << _CELL_BITS) + 0.5) / (1 << _CELL_BITS)
     draw = np.minimum(np.searchsorted(cdf, middles), STOCKS - 1).astype(np.int16)
-    words = _mixed(np.arange(1, STOCKS + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+    words = mix(np.arange(1, STOCKS + 1, dtype=np.uint64) * np.uint64(GOLDEN))
     opening = (900 + words % np.uint64(200)).astype(np.int32)
     # A busier stock swings faster, so that each stock sees as many orders per swing and none hoards stale
     # ones.

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.workloads.mixing import GOLDEN, mix
+
 KEYED_SCHEMA: Final = pa.schema(
     [
         pa.field("key", pa.int64(), nullable=False),
@@ -28,7 +30,6 @@ VALUE_BITS: Final = 10
 
 _CELL_BITS: Final = 18
 _CHUNK_ROWS: Final = 1 << 15  # a chunk's arrays stay in the cache between the passes below
-_GOLDEN: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 
 U64 = npt.NDArray[np.uint64]
@@ -77,26 +78,16 @@ def row_words(offset: int, count: int, seed: int = 0) -> U64:
 
 def _chunks(offset: int, count: int, seed: int) -> Iterator[tuple[int, U64]]:
     """Yield (position in the range, mixed words of the row numbers from there on)."""
-    ramp = np.arange(min(count, _CHUNK_ROWS), dtype=np.uint64) * np.uint64(_GOLDEN)
+    ramp = np.arange(min(count, _CHUNK_ROWS), dtype=np.uint64) * np.uint64(GOLDEN)
     # The seed moves the sequence by a mixed distance, so that seeds 0 and 1 are not the same rows one apart.
     shift = _mix_word(seed)
     for start in range(0, count, _CHUNK_ROWS):
-        base = ((offset + start + 1) * _GOLDEN + shift) & _WORD
-        yield start, _mixed(ramp[: count - start] + np.uint64(base))
-
-
-def _mixed(words: U64) -> U64:
-    """Apply the splitmix64 finaliser in place."""
-    words ^= words >> np.uint64(30)
-    words *= np.uint64(0xBF58476D1CE4E5B9)
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
+        base = ((offset + start + 1) * GOLDEN + shift) & _WORD
+        yield start, mix(ramp[: count - start] + np.uint64(base))
 
 
 def _mix_word(number: int) -> int:
-    return int(_mixed(np.array([number & _WORD], np.uint64))[0])
+    return int(mix(np.array([number & _WORD], np.uint64))[0])
 
 
 def _draw_keys(words: U64, keys: int, zipf: float) -> U64 | npt.NDArray[np.uint16]:

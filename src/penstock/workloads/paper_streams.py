@@ -113,6 +113,15 @@ class _Work:
         return Worked(function, seconds) if seconds > 0 else function
 
 
+def _count_up(total: Any, amounts: Iterable[int]) -> Iterator[int]:
+    """Add amounts to a total in the state; yield it after each."""
+    now = total.get() or 0
+    for amount in amounts:
+        now += amount
+        yield now
+    total.update(now)
+
+
 # COMMCount and Top-N
 
 
@@ -121,20 +130,25 @@ def parse(row: Any) -> tuple[int, int, bool]:
     return int(user), int(commodity), done == "buy"
 
 
+def _parsed_visits(topology: str, do: _Work, rate: Rate | None, limit: int | None) -> Stream:
+    """The visits of a shop, parsed: what COMMCount and Top-N begin with."""
+    import penstock
+
+    lines = penstock.generate(
+        visits, schema=VISIT_DDL, rate=_rate(topology, rate), name="visits", limit=limit
+    )
+    fields = "user int, commodity int, bought boolean"
+    return lines.map(do.at("parse", parse), schema=fields).station("parse")
+
+
 def count_visits(key: Any, rows: Sequence[Any], state: Any) -> Iterator[tuple[int, int, int]]:
-    seen = state.seen.get() or 0
-    for _ in rows:
-        seen += 1
+    for seen in _count_up(state.seen, (1 for _ in rows)):
         yield key.commodity, key.commodity % CATEGORIES, seen
-    state.seen.update(seen)
 
 
 def report_category(key: Any, rows: Sequence[Any], state: Any) -> Iterator[tuple[int, int]]:
-    total = state.total.get() or 0
-    for _ in rows:
-        total += 1
+    for total in _count_up(state.total, (1 for _ in rows)):
         yield key.category, total
-    state.total.update(total)
 
 
 def commcount(rate: Rate | None = None, limit: int | None = None, work: float = 0.0) -> Stream:
@@ -148,12 +162,7 @@ def commcount(rate: Rate | None = None, limit: int | None = None, work: float = 
     import penstock
 
     do = _Work(TOPOLOGIES["commcount"], work)
-    lines = penstock.generate(
-        visits, schema=VISIT_DDL, rate=_rate("commcount", rate), name="visits", limit=limit
-    )
-    parsed = lines.map(do.at("parse", parse), schema="user int, commodity int, bought boolean").station(
-        "parse"
-    )
+    parsed = _parsed_visits("commcount", do, rate, limit)
     counted = parsed.groupBy("commodity").apply_rows(
         do.at("count", count_visits),
         schema="commodity int, category int, seen long",
@@ -169,19 +178,12 @@ def commcount(rate: Rate | None = None, limit: int | None = None, work: float = 
 
 
 def count_bought(key: Any, rows: Sequence[Any], state: Any) -> Iterator[tuple[int, int, int]]:
-    sold = state.sold.get() or 0
-    for row in rows:
-        sold += row.bought
+    for sold in _count_up(state.sold, (row.bought for row in rows)):
         yield key.commodity, key.commodity % RANKERS, sold
-    state.sold.update(sold)
 
 
 def rank(key: Any, rows: Sequence[Any], state: Any) -> Iterator[tuple[int, int, int]]:
-    for row in rows:
-        yield from _keep_top(state.best, row.commodity, row.sold, 0)
-
-
-def merge(key: Any, rows: Sequence[Any], state: Any) -> Iterator[tuple[int, int, int]]:
+    """Pass on what belongs to the best so far, of a part or of all."""
     for row in rows:
         yield from _keep_top(state.best, row.commodity, row.sold, 0)
 
@@ -203,10 +205,7 @@ def top_n(rate: Rate | None = None, limit: int | None = None, work: float = 0.0)
     import penstock
 
     do = _Work(TOPOLOGIES["top-n"], work)
-    lines = penstock.generate(visits, schema=VISIT_DDL, rate=_rate("top-n", rate), name="visits", limit=limit)
-    parsed = lines.map(do.at("parse", parse), schema="user int, commodity int, bought boolean").station(
-        "parse"
-    )
+    parsed = _parsed_visits("top-n", do, rate, limit)
     counted = parsed.groupBy("commodity").apply_rows(
         do.at("count", count_bought),
         schema="commodity int, ranker int, sold long",
@@ -220,7 +219,7 @@ def top_n(rate: Rate | None = None, limit: int | None = None, work: float = 0.0)
         name="rank",
     )
     return ranked.groupBy("everywhere").apply_rows(
-        do.at("merge", merge),
+        do.at("merge", rank),
         schema="everywhere int, commodity int, sold long",
         state={"best": penstock.MapState("int", "long")},
         name="merge",
@@ -235,11 +234,8 @@ def split(row: Any) -> list[tuple[str]]:
 
 
 def count_words(key: Any, rows: Sequence[Any], state: Any) -> Iterator[tuple[str, int]]:
-    seen = state.seen.get() or 0
-    for _ in rows:
-        seen += 1
+    for seen in _count_up(state.seen, (1 for _ in rows)):
         yield key.word, seen
-    state.seen.update(seen)
 
 
 def split_count(rate: Rate | None = None, limit: int | None = None, work: float = 0.0) -> Stream:

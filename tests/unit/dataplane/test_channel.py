@@ -19,16 +19,15 @@ from penstock.dataplane.channel import (
     deal_rows,
     read_entries,
     read_segment,
-    slice_pieces,
     write_entries,
-    write_segment,
+    write_rows,
 )
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.keys.hashing import hash_keys, shards_of
 from penstock.dataplane.records import Extent, unpack_u32
+from penstock.dataplane.slices import join_slices, slice_pieces
 from penstock.dataplane.state.protocol import ENTRY_SCHEMA
-from penstock.dataplane.worker import join_slices
 from penstock.errors import CorruptFileError
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -77,7 +76,8 @@ def test_slices_of_some_shards_tile_what_was_published_in_order(
     with scratch() as folder:
         writer = writer_at(folder)
         written = [
-            write_segment(writer, EDGE, table(keys, 100 * at), SCHEMA, "o") for at, keys in enumerate(tasks)
+            write_rows(writer, EDGE, table(keys, 100 * at), SCHEMA, "o").segment
+            for at, keys in enumerate(tasks)
         ]
         assert [segment is None for segment in written] == [not keys for keys in tasks]
         found = [read_segment(fast_disk(), str(folder), s.extent, SCHEMA) for s in written if s is not None]
@@ -102,7 +102,7 @@ def test_slices_of_some_shards_tile_what_was_published_in_order(
 
 def test_a_record_names_rows_per_shard_and_the_frame(tmp_path: Path) -> None:
     writer = writer_at(tmp_path)
-    segment = write_segment(writer, EDGE, table([1, 2, 3, 1]), SCHEMA, "o")
+    segment = write_rows(writer, EDGE, table([1, 2, 3, 1]), SCHEMA, "o").segment
     assert segment is not None and segment.edge == 3 and segment.rows == 4
     assert int(unpack_u32(segment.shard_rows).sum()) == 4
     assert segment.extent.file == "g000001-lease-000001.seg"
@@ -124,8 +124,8 @@ def test_a_writer_rolls_to_a_new_file_after_a_sync_when_the_old_one_is_long_enou
 )
 def test_whatever_is_not_the_recorded_frame_is_refused_by_name(tmp_path: Path, wrong: str) -> None:
     writer = writer_at(tmp_path)
-    first = write_segment(writer, EDGE, table([1, 2, 3]), SCHEMA, "o")
-    second = write_segment(writer, EDGE, table([3, 2, 1]), SCHEMA, "o")
+    first = write_rows(writer, EDGE, table([1, 2, 3]), SCHEMA, "o").segment
+    second = write_rows(writer, EDGE, table([3, 2, 1]), SCHEMA, "o").segment
     assert first is not None and second is not None
     writer.sync()
     extent, schema, disk = first.extent, SCHEMA, PosixDisk()

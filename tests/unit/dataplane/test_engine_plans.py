@@ -42,8 +42,8 @@ def test_a_shard_moved_inside_a_node_copies_nothing_and_others_do_not_wait(tmp_p
     goal[0] = next(index for index in run.slots if index != source)
     before = run.chain.epoch
     driver.engine.place([Placement("fold", dict.fromkeys(run.slots), goal)])
-    assert driver.run_until(lambda: bool(driver.engine.placing.moves), 5.0)
-    move = driver.engine.placing.moves[-1]
+    assert driver.run_until(lambda: bool(driver.engine.placing.moves.last), 5.0)
+    move = driver.engine.placing.moves.last[-1]
     assert (move.shard, move.bytes, move.source) == (0, 0, move.destination)
     assert run.chain.epoch <= before + 2, "it sat out no more than a boundary"
     assert driver.engine.placing.bringings[-1][3] == "local"
@@ -63,14 +63,14 @@ def test_no_task_hands_on_more_shards_at_one_boundary_than_it_may(
     seen: list[tuple[int, int]] = []
 
     def settled() -> bool:
-        seen.append((run.chain.epoch, driver.engine.placing.moves_made))
+        seen.append((run.chain.epoch, driver.engine.placing.moves.made))
         return driver.engine.placing.is_settled("fold")
 
     before = run.chain.epoch
     driver.engine.place([Placement("fold", dict.fromkeys(run.slots), np.full_like(run.task_of, other))])
     assert driver.run_until(settled, 10.0)
     by_epoch = [max(made for at, made in seen if at == epoch) for epoch in sorted({at for at, _ in seen})]
-    assert moved >= 3 and driver.engine.placing.moves_made == moved
+    assert moved >= 3 and driver.engine.placing.moves.made == moved
     assert all(later - earlier <= 1 for earlier, later in itertools.pairwise([0, *by_epoch]))
     assert run.chain.epoch <= before + 3 * moved
     finish(driver, 4 * ROWS)
@@ -84,12 +84,12 @@ def test_a_shard_moved_to_another_node_takes_a_copy_and_its_last_deltas(tmp_path
     nodes = {index: leases[slot.lease or ""].node for index, slot in run.slots.items()}
     shard = next(s for s in range(run.spec.shards) if run.chain.versions[s] > 0)
     source = int(run.task_of[shard])
-    other = next(n for n in driver.engine.placing.known_nodes() if n != nodes[source])
+    other = next(n for n in driver.engine.placing.serving.known_nodes() if n != nodes[source])
     goal = run.task_of.copy()
     goal[shard] = 7
     driver.engine.place([Placement("fold", {**dict.fromkeys(run.slots), 7: other}, goal)])
-    assert driver.run_until(lambda: bool(driver.engine.placing.moves), 5.0)
-    move = driver.engine.placing.moves[-1]
+    assert driver.run_until(lambda: bool(driver.engine.placing.moves.last), 5.0)
+    move = driver.engine.placing.moves.last[-1]
     assert move.destination == other and move.bytes > 0
     how = [how for _, stage, at, how in driver.engine.placing.bringings if (stage, at) == ("fold", shard)]
     assert how[-1] == "local", "the copy that was made beside the work was used"
@@ -169,7 +169,7 @@ def test_a_node_is_drained_while_every_lease_that_may_be_held_is(tmp_path: Path)
     driver.run_until(lambda: len(driver.engine.leases) == 4 and all(map(settled(driver), driver.engine.runs)))
     nodes = {lease.node for lease in driver.engine.leases.values()}
     assert nodes == {"n0", "n1"}
-    driver.engine.placing.avoid.add("n0")
+    driver.engine.placing.serving.avoid.add("n0")
     plan = []
     for name in ("fold", "gather"):
         run = driver.engine.runs[name]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.faults.runs import fast_disk
 
-from penstock.dataplane.channel import DataWriter, EdgeSpec, write_segment
+from penstock.dataplane.channel import DataWriter, EdgeSpec, write_rows
 from penstock.dataplane.exports import (
     EXPORT_EPOCH_S,
     ExportFolder,
@@ -48,7 +48,7 @@ class Export:
 
     def work(self, epoch: int, first: int, rows: int, start: int = 0, end: int = -1) -> SinkWork:
         table = pa.table({"k": range(first, first + rows), "v": ["x"] * rows}, SCHEMA)
-        segment = write_segment(self.writer, EdgeSpec(9, (), 1, "export.op"), table, SCHEMA, "op")
+        segment = write_rows(self.writer, EdgeSpec(9, (), 1, "export.op"), table, SCHEMA, "op").segment
         self.writer.sync()
         assert segment is not None
         taken = PieceTaken(KEY, start, end, PublishedRows(Published(epoch, [segment], None)))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.dataplane import positions
+from penstock.dataplane.levels import derive_levels
 from penstock.dataplane.positions import (
     START,
     Budget,
@@ -97,9 +98,9 @@ def stories(draw: st.DrawFn) -> tuple[int, int, list[tuple[str, object]]]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(stories(), st.integers(0, 3))
+@given(stories(), st.integers(0, 3), st.booleans())
 def test_any_sequence_of_takes_consumes_each_row_of_each_shard_once_and_in_order(
-    story: tuple[int, int, list[tuple[str, object]]], tasks: int
+    story: tuple[int, int, list[tuple[str, object]]], tasks: int, apart: bool
 ) -> None:
     shard_count, channels, steps = story
     keys = [KEY, OTHER][:channels]
@@ -118,12 +119,12 @@ def test_any_sequence_of_takes_consumes_each_row_of_each_shard_once_and_in_order
                 model.publish(key, item)
             continue
         budget, ready, lost = what  # type: ignore[misc]
-        groups = _epoch(groups, np.array(ready), np.array(lost), waiting, budget, model, tasks)
+        groups = _epoch(groups, np.array(ready), np.array(lost), waiting, budget, model, tasks, apart)
     everyone, nobody = np.ones(shard_count, np.bool_), np.zeros(shard_count, np.bool_)
     for _ in range(sum(len(items) for items in model.rows.values()) + len(steps) + 2):
         if model.is_consumed() and not any(waiting.values()):
             break
-        groups = _epoch(groups, everyone, nobody, waiting, 3, model, tasks)
+        groups = _epoch(groups, everyone, nobody, waiting, 3, model, tasks, apart)
     assert model.is_consumed(), "what was published is never consumed"
     assert not any(waiting.values()), "what everybody consumed is never let go"
 
@@ -136,9 +137,14 @@ def _epoch(
     budget: int,
     model: Model,
     tasks: int = 0,
+    apart: bool = False,
 ) -> list[ShardGroup]:
     task_of = (np.arange(len(ready)) % tasks).astype(np.uint16) if tasks else None
-    takes = take_epoch(groups, ready, waiting, Budget(budget), task_of=task_of)
+    levels = None
+    if apart and task_of is not None:
+        rows = {task: float(1 + (budget * (task + 1)) % 7) for task in range(tasks)}
+        levels = derive_levels(groups, ready, waiting, task_of, rows, [sorted(waiting)])
+    takes = take_epoch(groups, ready, waiting, Budget(budget), task_of=task_of, levels=levels)
     moved = []
     taken_shards = [shard for take in takes for shard in take.shards.tolist()]
     assert len(taken_shards) == len(set(taken_shards)), "a shard was taken twice in one epoch"
@@ -174,24 +180,25 @@ def _epoch(
     st.integers(1, 20),
     st.lists(st.booleans(), min_size=3, max_size=3),
     st.integers(0, 3),
+    st.booleans(),
 )
 def test_groups_that_were_apart_meet_again_while_rows_keep_coming(
-    epochs: list[list[int]], budget: int, lost: list[bool], tasks: int
+    epochs: list[list[int]], budget: int, lost: list[bool], tasks: int, apart: bool
 ) -> None:
     waiting: dict[ChannelKey, list[PublishedRows]] = {KEY: [published(1, [4, 4, 4])]}
     groups = [ShardGroup(shards(0, 1, 2), {KEY: START})]
     model = Model(3, [KEY])
     model.publish(KEY, waiting[KEY][0])
     everyone = np.ones(3, np.bool_)
-    groups = _epoch(groups, everyone, np.array(lost), waiting, budget, model, tasks)
+    groups = _epoch(groups, everyone, np.array(lost), waiting, budget, model, tasks, apart)
     for number, counts in enumerate(epochs, 2):
         waiting[KEY].append(published(number, counts))
         model.publish(KEY, waiting[KEY][-1])
-        groups = _epoch(groups, everyone, np.zeros(3, np.bool_), waiting, budget, model, tasks)
+        groups = _epoch(groups, everyone, np.zeros(3, np.bool_), waiting, budget, model, tasks, apart)
     for _ in range(200):
         if len(groups) == 1:
             return
-        groups = _epoch(groups, everyone, np.zeros(3, np.bool_), waiting, budget, model, tasks)
+        groups = _epoch(groups, everyone, np.zeros(3, np.bool_), waiting, budget, model, tasks, apart)
     raise AssertionError(f"the groups never met: {groups}")
 
 
@@ -270,7 +277,7 @@ def test_stamps_are_weighted_by_the_rows_that_were_taken() -> None:
 @pytest.mark.parametrize("budget", [1, 2, 5, 7, 100])
 def test_a_cut_never_takes_more_than_the_budget_unless_one_row_per_shard_does(budget: int) -> None:
     counts = np.array([7, 3, 0, 12], np.int64)
-    cut = positions._cut(counts, 0, budget)
+    cut = positions.cut_at(counts, 0, budget)
     rows = int(np.minimum(counts, cut).sum())
     assert rows <= max(budget, 3)
     more = int(np.minimum(counts, cut + 1).sum())

@@ -6,17 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pytest
 from tests.faults.runs import fast_disk, real_program, scratch
 from tests.faults.station import Station
 
 from penstock.dataplane import messages, paths, records
-from penstock.dataplane.channel import Slice
 from penstock.dataplane.program import Program
-from penstock.dataplane.worker import join_slices
-from penstock.sim.programs import SOURCE, make_rows
+from penstock.sim.programs import make_rows
 
 
 @pytest.fixture
@@ -158,51 +155,3 @@ def test_messages_travel_unchanged(station: Station) -> None:
     assert messages.decode_from_lease(messages.encode(answer)) == answer
     with pytest.raises(msgspec.MsgspecError):
         messages.decode_to_lease(messages.encode(answer))
-
-
-def test_joined_slices_keep_the_order_of_pieces_within_a_shard() -> None:
-    def piece(shards: list[int], counts: list[int], first: int) -> Slice:
-        rows = [{"id": first + at, "k": 0} for at in range(sum(counts))]
-        return Slice(
-            np.array(shards, np.uint16), np.array(counts, np.int64), pa.Table.from_pylist(rows, SOURCE)
-        )
-
-    joined = join_slices(
-        [piece([1, 3], [2, 1], 0), piece([0, 3], [1, 2], 10), piece([1], [1], 20)], SOURCE, by_shard=True
-    )
-    assert joined.shards.tolist() == [0, 1, 3]
-    assert joined.offsets.tolist() == [0, 1, 4, 7]
-    assert joined.rows.column("id").to_pylist() == [10, 0, 1, 20, 2, 11, 12]
-
-
-def test_a_new_lease_sweeps_what_dead_ones_left_and_spares_what_was_handed_over(tmp_path: Path) -> None:
-    made = Station(real_program(), fast_disk(), str(tmp_path / "cp"), str(tmp_path / "node"))
-    made.worker.handle(made.bring())
-    (home,) = (tmp_path / "node").iterdir()
-    query = home.name.partition("-g")[0]
-    gone = 2**22 + 1  # above what a process id can be
-    dead, older = (
-        tmp_path / "node" / f"{query}-g000001-lx-{gone}",
-        tmp_path / "node" / f"{query}-g000000-lx-1",
-    )
-    handed, other = (
-        tmp_path / "node" / f"{query}-g000001-ly-{gone}",
-        tmp_path / "node" / f"qother-g000001-lx-{gone}",
-    )
-    for folder in (dead, older, handed / "handed-over", handed / "fold-0-3", other):
-        folder.mkdir(parents=True)
-    second = made.hire("second")
-    second.handle(made.bring())
-    left = {folder.name for folder in (tmp_path / "node").iterdir()}
-    assert left >= {home.name, handed.name, other.name}, "lives, was handed over, is another query's"
-    assert dead.name not in left and older.name not in left
-    second.close()
-    made.worker.close()
-
-
-def test_a_lease_that_handed_shards_over_leaves_its_folder_to_their_new_owner(station: Station) -> None:
-    station.feed(50)
-    station.step()
-    names = station.release()
-    station.worker.close()
-    assert names and all((Path(station.node_dir) / name).exists() for name in names.values())

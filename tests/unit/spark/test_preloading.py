@@ -15,7 +15,8 @@ assert not any(isinstance(one, zipimport.zipimporter) for one in sys.path_import
 known = set(sys.modules)
 from penstock.dataplane import messages
 from penstock.dataplane.disk import PosixDisk
-from penstock.dataplane.worker import LeaseIdentity, Worker
+from penstock.dataplane.lease_home import LeaseIdentity
+from penstock.dataplane.worker import Worker
 from penstock.sim.programs import local_program
 with tempfile.TemporaryDirectory() as folder:
     os.makedirs(f"{folder}/cp/data")

@@ -1,10 +1,9 @@
 """State of row and vectorised functions: decoded in memory, staged per epoch, written to local state behind
 commits.
 
-Owns, for each shard of a task: its local environment, the entries that are committed but not yet in it
-(`pending`), its version and digest, and the decoded keys. Nothing reaches an environment before its record
-exists. Decoded keys are evicted only between epochs, least recently used first, so eviction never changes
-what a function sees.
+Owns the shards of a task (`owned`), what the epoch at hand has changed in them (`settled`), and the decoded keys. Nothing
+reaches an environment before its record exists. Decoded keys are evicted only between epochs, least recently used first,
+so eviction never changes what a function sees.
 """
 
 from __future__ import annotations
@@ -12,30 +11,21 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.keys.codec import KeyCodec
-from penstock.dataplane.state.bringing import (
-    Bringing,
-    content_digest,
-    entry_batch,
-    not_its_digest,
-    sealed,
-    verified,
-)
+from penstock.dataplane.state.bringing import Bringing, content_digest, sealed, verified
 from penstock.dataplane.state.handles import KeyState
-from penstock.dataplane.state.kinds import Changes, Column, Entry, ListColumn, StateContext, ValueColumn
+from penstock.dataplane.state.kinds import Column, Entry, ListColumn, StateContext, ValueColumn
 from penstock.dataplane.state.local import LocalShard
 from penstock.dataplane.state.maps import MapColumn
-from penstock.dataplane.state.protocol import U32, U64, Delta, digest_bytes
-from penstock.dataplane.state.sealing import entry_hash, hash_lanes, sum_of
+from penstock.dataplane.state.owned import OwnedShard, Pending
+from penstock.dataplane.state.protocol import Delta, digest_bytes
+from penstock.dataplane.state.sealing import entry_hash
+from penstock.dataplane.state.settled import Settled, Staged, prefix_of
 from penstock.dataplane.state.timers import EPOCH_TIMERS, NEVER, Due, TimerColumn
 from penstock.dataplane.state.values import ValueCodec
 from penstock.errors import CorruptFileError
@@ -48,31 +38,6 @@ _FIRST_SHARED: Final = 201
 _KEPT_RATIO: Final = 0.8
 _MAX_PENDING: Final = 1 << 18
 _PENDING_BYTES: Final = 64  # an estimate: most are newer values of entries that are counted already
-
-_Pending = dict[bytes, bytes | None]
-_NOTHING: Final[_Pending] = {}
-
-
-@dataclass
-class _Shard:
-    local: LocalShard
-    version: int
-    digest: U64
-    pending: _Pending = field(default_factory=dict)
-    """Committed entries that are not in `local` yet; None deletes."""
-    cache: dict[bytes, KeyState] = field(default_factory=dict)
-    shared: KeyState | None = None
-    """The states of the shard itself, never evicted."""
-
-
-@dataclass(frozen=True)
-class _Staged:
-    version: int
-    keys: list[bytes]
-    values: list[bytes | None]
-    shards: list[int]
-    bounds: list[int]
-    digests: U64
 
 
 class EntryState:
@@ -111,18 +76,15 @@ class EntryState:
         self._shared_class: type[KeyState] = type("SharedState", (KeyState,), slots)
         self._memory_bytes = memory_bytes
         self._owner = uuid.uuid4().hex
-        self._shards: dict[int, _Shard] = {}
+        self._shards: dict[int, OwnedShard] = {}
         self._bringing: dict[int, Bringing] = {}
         self._behind: dict[int, None] = {}  # shards with pending entries, longest behind first
         self._pending_entries = 0
         self._touched: list[KeyState] = []
-        self._changes = Changes()
-        self._overlay: dict[tuple[int, bytes], _Pending] = {}
-        self._overlaid = 0
-        """Changes by shard and prefix, and how many of them are in there; made when something is read."""
+        self._settled = Settled()
         self._weight = 0
         self._clock = 1
-        self._staged: _Staged | None = None
+        self._staged: Staged | None = None
 
     # ------------------------------------------------------------------------------------ keys, for logic
 
@@ -150,7 +112,7 @@ class EntryState:
             OperatorError: a value does not fit its state.
         """
         for column in self._columns:
-            column.collect(states, self._changes)
+            column.collect(states, self._settled.changes)
         self._weigh(states)
         for state in states:
             state._settled = self._clock
@@ -185,7 +147,7 @@ class EntryState:
     def settle_shared(self, state: KeyState) -> None:
         """Encode what changed in the states of a shard."""
         for column in self._shared_columns:
-            column.collect([state], self._changes)
+            column.collect([state], self._settled.changes)
 
     # ------------------------------------------------------------------------------------ timers
 
@@ -210,10 +172,10 @@ class EntryState:
         earliest = min(column.next_us(shard, None) for shard in self._shards)
         return None if earliest >= NEVER else earliest
 
-    def _load(self, keys: list[bytes], shard: int, owned: _Shard) -> None:
+    def _load(self, keys: list[bytes], shard: int, owned: OwnedShard) -> None:
         """Make the decoded states of keys that are not in memory; values are read at once, the rest on
         demand."""
-        empty = not owned.pending and owned.local.count == 0 and not self._changes.keys
+        empty = not owned.pending and owned.local.count == 0 and not self._settled.changes.keys
         make, decode, key_class = self._state_class, self.key_codec.decode, self._key_class
         made = [make(tuple.__new__(key_class, decode(key)), shard) for key in keys]
         owned.cache.update(zip(keys, made, strict=True))
@@ -240,7 +202,7 @@ class EntryState:
         self._flush(
             shard, owned
         )  # a scan needs no overlay of committed entries then, and flushing is due anyway
-        newer = self._settled_of(shard, prefix)
+        newer = self._settled.of(shard, prefix)
         if not newer:
             return verified(owned.local, owned.local.scan(prefix, limit))
         more = None if limit is None else limit + len(newer)
@@ -253,41 +215,27 @@ class EntryState:
         """Return the greatest entry key of `prefix` and eight bytes, as of what is settled."""
         owned = self._shards[shard]
         self._flush(shard, owned)
-        if not self._settled_of(shard, prefix):
+        if not self._settled.of(shard, prefix):
             return owned.local.last(prefix)
         keys = [key for key, _, _ in self.read_prefix(shard, prefix, None) if len(key) == len(prefix) + 8]
         return keys[-1] if keys else None
 
-    def _settled_of(self, shard: int, prefix: bytes) -> _Pending:
-        """What this epoch has settled of one state of one key: a key may be used again in an epoch, by a timer after its
-        rows; None deletes."""
-        changes = self._changes
-        for at in range(self._overlaid, len(changes.keys)):
-            key = changes.keys[at]
-            self._overlay.setdefault((changes.shards[at], _prefix_of(key)), {})[key] = changes.values[at]
-        self._overlaid = len(changes.keys)
-        return self._overlay.get((shard, prefix), _NOTHING)
-
     def _read_many(self, shard: int, keys: list[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
         owned = self._shards[shard]
-        if not owned.pending and not self._changes.keys:
-            return self._stored(owned, sorted(keys))
-        newer: _Pending = {}
+        if not owned.pending and not self._settled.changes.keys:
+            return owned.stored(sorted(keys))
+        newer: Pending = {}
         for key in keys:
-            settled = self._settled_of(shard, _prefix_of(key))
+            settled = self._settled.of(shard, prefix_of(key))
             if key in settled:
                 newer[key] = settled[key]
             elif key in owned.pending:
                 newer[key] = owned.pending[key]
-        found = self._stored(owned, sorted(key for key in keys if key not in newer))
+        found = owned.stored(sorted(key for key in keys if key not in newer))
         found.update(
             {key: (value, entry_hash(key, value)) for key, value in newer.items() if value is not None}
         )
         return found
-
-    def _stored(self, owned: _Shard, keys: list[bytes]) -> dict[bytes, tuple[bytes, bytes]]:
-        stored = owned.local.get_many(keys)
-        return {key: (value, hash_) for key, value, hash_ in verified(owned.local, stored.items())}
 
     # ------------------------------------------------------------------------------------ life of a shard
 
@@ -319,7 +267,7 @@ class EntryState:
             puts = sealed([item for item in sorted(bringing.entries.items()) if item[1] is not None])
             deletes = [key for key, value in bringing.entries.items() if value is None]
             local.write(puts, deletes, version, digest)
-        self._shards[shard] = _Shard(local, version, found)
+        self._shards[shard] = OwnedShard(local, version, found)
         return True
 
     def release(self, shard: int) -> None:
@@ -335,7 +283,7 @@ class EntryState:
         else:
             self._forget(shard).local.close()  # its files stay: they may have another owner by now
 
-    def _forget(self, shard: int) -> _Shard:
+    def _forget(self, shard: int) -> OwnedShard:
         owned = self._shards.pop(shard)
         self._behind.pop(shard, None)
         self._pending_entries -= len(owned.pending)
@@ -349,28 +297,9 @@ class EntryState:
 
     def stage(self, epoch: int) -> Delta:
         with collector_off():
-            return self._stage(epoch)
-
-    def _stage(self, epoch: int) -> Delta:
-        self.settle([state for state in self._touched if state._settled != self._clock])
-        changes, self._changes = self._changes, Changes()
-        self._overlay, self._overlaid = {}, 0
-        if not changes.keys:
-            self._staged = None
-            return Delta.empty()
-        moved = hash_lanes(changes.hashes) - hash_lanes(changes.olds)
-        places = np.array(changes.shards, np.uint16)
-        keys, values = changes.keys, changes.values
-        if not bool(np.all(places[1:] >= places[:-1])):
-            order = np.argsort(places, kind="stable")
-            places, moved, pick = places[order], moved[order], itemgetter(*order.tolist())
-            keys, values = list(pick(keys)), list(pick(values))
-        shards, starts = np.unique(places, return_index=True)
-        before = np.array([self._shards[shard].digest for shard in shards.tolist()], np.uint64)
-        digests: U64 = before + np.add.reduceat(moved, starts, axis=0)
-        self._staged = _Staged(epoch, keys, values, shards.tolist(), [*starts.tolist(), len(keys)], digests)
-        entries = entry_batch(places, keys, values)
-        return Delta(entries, shards, digests, _bytes_per_shard(entries, starts))
+            self.settle([state for state in self._touched if state._settled != self._clock])
+            delta, self._staged = self._settled.stage(epoch, lambda shard: self._shards[shard].digest)
+            return delta
 
     def commit(self) -> None:
         staged, self._staged = self._staged, None
@@ -383,14 +312,12 @@ class EntryState:
         if self._weight > self._memory_bytes:
             self._evict()
 
-    def _commit(self, staged: _Staged) -> None:
+    def _commit(self, staged: Staged) -> None:
         for at, shard in enumerate(staged.shards):
             owned = self._shards[shard]
             part = slice(staged.bounds[at], staged.bounds[at + 1])
-            before = len(owned.pending)
-            owned.pending.update(zip(staged.keys[part], staged.values[part], strict=True))
-            owned.version, owned.digest = staged.version, staged.digests[at]
-            self._pending_entries += len(owned.pending) - before
+            entries = zip(staged.keys[part], staged.values[part], strict=True)
+            self._pending_entries += owned.commit(entries, staged.version, staged.digests[at])
             self._behind.setdefault(shard)
 
     def flush(self, budget_s: float) -> None:
@@ -399,27 +326,13 @@ class EntryState:
             shard = next(iter(self._behind))
             self._flush(shard, self._shards[shard])
 
-    def _flush(self, shard: int, owned: _Shard) -> None:
-        if not owned.pending:
-            return
-        entries = sorted(owned.pending.items())
-        deletes = [key for key, value in entries if value is None]
-        puts = sealed([(key, value) for key, value in entries if value is not None])
-        owned.local.write(puts, deletes, owned.version, digest_bytes(owned.digest))
-        self._pending_entries -= len(entries)
-        owned.pending = {}
-        self._behind.pop(shard, None)
+    def _flush(self, shard: int, owned: OwnedShard) -> None:
+        if owned.pending:
+            self._pending_entries -= owned.write()
+            self._behind.pop(shard, None)
 
     def snapshot(self, shard: int) -> pa.RecordBatch:
-        owned = self._shards[shard]
-        pending = owned.pending
-        stored = [entry for entry in owned.local.scan() if entry[0] not in pending]
-        stored += sealed([(key, value) for key, value in pending.items() if value is not None])
-        entries = verified(owned.local, sorted(stored))
-        if not np.array_equal(sum_of([hash_ for _, _, hash_ in entries]), owned.digest):
-            raise not_its_digest(owned.local)
-        keys, values = [key for key, _, _ in entries], [value for _, value, _ in entries]
-        return entry_batch(np.full(len(keys), shard, np.uint16), keys, values)
+        return self._shards[shard].snapshot(shard)
 
     # ------------------------------------------------------------------------------------ memory
 
@@ -460,20 +373,6 @@ class EntryState:
             owned.local.close()
         self._bringing.clear()
         self._shards.clear()
-
-
-def _prefix_of(entry: bytes) -> bytes:
-    """Return what all entry keys of the same state and key begin with; index entries of timers are never read that way."""
-    return entry[: 3 + (entry[1] << 8 | entry[2])]
-
-
-def _bytes_per_shard(entries: pa.RecordBatch, starts: Any) -> U32:
-    sizes = (
-        pc.binary_length(entries.column(1)).to_numpy()
-        + pc.binary_length(entries.column(2)).fill_null(0).to_numpy()
-    )
-    total: U32 = np.add.reduceat(sizes.astype(np.uint32), starts)
-    return total
 
 
 def _build_column(context: StateContext, name: str, ordinal: int, spec: StateSpec) -> Column:

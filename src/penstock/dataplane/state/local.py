@@ -12,18 +12,16 @@ import errno
 import os
 import shutil
 import struct
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import google_crc32c
 import lmdb
 import msgspec
-import xxhash
 
+from penstock.dataplane.boot import boot_id
+from penstock.dataplane.state.long_keys import KEPT_BYTES, PLAIN_BYTES, full_entry, stored_entry, stored_key
 from penstock.dataplane.state.protocol import EMPTY_DIGEST
 from penstock.errors import CorruptFileError, PenstockError, StorageError
 
@@ -34,11 +32,8 @@ LARGE_BYTES: Final = 512 << 10
 """Size from which on an environment that is handed over is not read as a whole; below, that takes a millisecond or so."""
 _FORMAT: Final = 1
 _FIRST_MAP_BYTES: Final = 1 << 20
-_PLAIN_BYTES: Final = 494  # LMDB holds keys of up to 511 bytes; longer ones are cut and end in their hash
-_CUT_BYTES: Final = 511
-_HASH_BYTES: Final = 16
 _MANY_ENTRIES: Final = 4_096  # a transaction of more has dirtied some hundred pages
-_LENGTH: Final = struct.Struct(">I")
+_CRC: Final = struct.Struct(">I")
 _T = TypeVar("_T")
 
 
@@ -134,9 +129,9 @@ class LocalShard:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of one entry, None when there is none."""
-        stored = _stored_key(key)
+        stored = stored_key(key)
         value: bytes | None = self._read(lambda transaction: transaction.get(stored))
-        if value is None or len(stored) <= _PLAIN_BYTES:
+        if value is None or len(stored) <= PLAIN_BYTES:
             return value
         full, value = self._split(stored, value)
         return value if full == key else None
@@ -145,7 +140,7 @@ class LocalShard:
         """Return the entries of `keys` (best given sorted) that there are."""
         if not keys:
             return {}
-        if max(map(len, keys)) > _PLAIN_BYTES:
+        if max(map(len, keys)) > PLAIN_BYTES:
             found = ((key, self.get(key)) for key in keys)
             return {key: value for key, value in found if value is not None}
         return self._read(lambda transaction: dict(transaction.cursor().getmulti(keys)))
@@ -156,7 +151,7 @@ class LocalShard:
         Keys come in ascending order, except that keys of more than 494 bytes that share their first 495 bytes
         stand in an arbitrary but fixed order among themselves.
         """
-        cut = prefix[: _CUT_BYTES - _HASH_BYTES]
+        cut = prefix[:KEPT_BYTES]
 
         def read(transaction: Any) -> list[tuple[bytes, bytes]]:
             cursor = transaction.cursor()
@@ -168,8 +163,8 @@ class LocalShard:
             return list(items if limit is None or len(prefix) > len(cut) else islice(items, limit))
 
         items = self._read(read)
-        if any(len(key) > _PLAIN_BYTES for key, _ in items):
-            items = [item if len(item[0]) <= _PLAIN_BYTES else self._split(*item) for item in items]
+        if any(len(key) > PLAIN_BYTES for key, _ in items):
+            items = [item if len(item[0]) <= PLAIN_BYTES else self._split(*item) for item in items]
             items = [item for item in items if item[0].startswith(prefix)][:limit]
         return items
 
@@ -191,7 +186,7 @@ class LocalShard:
             return found, None
 
         items, after = self._read(read)
-        return [item if len(item[0]) <= _PLAIN_BYTES else self._split(*item) for item in items], after
+        return [item if len(item[0]) <= PLAIN_BYTES else self._split(*item) for item in items], after
 
     def scan_leading(self, tag: bytes, bound: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """Return the entries [tag][key length, 2 bytes][key] whose key begins with nothing greater than `bound`, and
@@ -216,11 +211,11 @@ class LocalShard:
             return found, after
 
         items, after = self._read(read)
-        return [item if len(item[0]) <= _PLAIN_BYTES else self._split(*item) for item in items], after
+        return [item if len(item[0]) <= PLAIN_BYTES else self._split(*item) for item in items], after
 
     def last(self, prefix: bytes) -> bytes | None:
         """Return the greatest key made of `prefix` and eight more bytes, None when there is none."""
-        if len(prefix) + 8 > _PLAIN_BYTES:
+        if len(prefix) + 8 > PLAIN_BYTES:
             return max((key for key, _ in self.scan(prefix) if len(key) == len(prefix) + 8), default=None)
 
         def read(transaction: Any) -> bytes:
@@ -243,9 +238,9 @@ class LocalShard:
             StorageError: the disk is full or failing; the environment is as it was.
             CorruptFileError: the environment is damaged.
         """
-        if any(len(key) > _PLAIN_BYTES for key, _ in puts):
-            puts = [_stored_entry(key, value) for key, value in puts]
-        stored_deletes = [_stored_key(key) for key in deletes]
+        if any(len(key) > PLAIN_BYTES for key, _ in puts):
+            puts = [stored_entry(key, value) for key, value in puts]
+        stored_deletes = [stored_key(key) for key in deletes]
 
         def change(transaction: Any) -> None:
             self._check_owner(transaction)
@@ -323,11 +318,10 @@ class LocalShard:
 
     def _split(self, stored: bytes, value: bytes) -> tuple[bytes, bytes]:
         """Return the full entry of a cut key."""
-        end = _LENGTH.size + (_LENGTH.unpack_from(value)[0] if len(value) >= _LENGTH.size else 0)
-        full = value[_LENGTH.size : end]
-        if len(value) < end or _stored_key(full) != stored:
+        found = full_entry(stored, value)
+        if found is None:
             raise _damaged(self.path, "an entry that is not under its key")
-        return full, value[end:]
+        return found
 
     def _check_open(self) -> None:
         if self._closed or self._pid != os.getpid():
@@ -352,20 +346,6 @@ class LocalShard:
                 self._environment.set_mapsize(2 * self._environment.info()["map_size"])
             except lmdb.Error as error:
                 raise _write_error(self.path, error) from error
-
-
-def boot_id() -> str:
-    """Return what names this boot of the machine: a copy written before a reboot was never synced."""
-    return _boot_id()
-
-
-@lru_cache(maxsize=1)
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # macOS
-        command = ["sysctl", "-n", "kern.bootsessionuuid"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _register(path: str) -> None:
@@ -402,20 +382,7 @@ def _put_meta(transaction: Any, shard: LocalShard, version: int, digest: bytes) 
 
 
 def _crc(body: bytes) -> bytes:
-    return _LENGTH.pack(google_crc32c.value(body))
-
-
-def _stored_key(key: bytes) -> bytes:
-    """Return the key as LMDB holds it: itself, or when too long its beginning and its hash (511 bytes)."""
-    if len(key) <= _PLAIN_BYTES:
-        return key
-    return key[: _CUT_BYTES - _HASH_BYTES] + xxhash.xxh3_128_digest(key)
-
-
-def _stored_entry(key: bytes, value: bytes) -> tuple[bytes, bytes]:
-    if len(key) <= _PLAIN_BYTES:
-        return key, value
-    return _stored_key(key), _LENGTH.pack(len(key)) + key + value
+    return _CRC.pack(google_crc32c.value(body))
 
 
 def _damaged(path: str, what: str) -> CorruptFileError:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.elasticity import take_off
+from penstock.spark.by_hand import take_off
 
 NODES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 4), min_size=1)
 

@@ -1,0 +1,150 @@
+"""Levels: how far each task of an executor goes in the next epoch, so that none keeps the others waiting for more than an
+epoch's time. Pure decisions over what was published.
+
+While all that waits is done within an epoch's time, an executor takes all of it and its shards stand together. When a task
+has more than that, its shards go as far as the time lasts and no further, and the shards of other tasks go their own way: a
+hot range of keys is late itself, and nobody else is. A level is only a bound, so any level keeps every promise.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup, cut_at
+from penstock.dataplane.records import Position, TaskPart
+from penstock.dataplane.state.protocol import I64, U16
+
+_WEIGHT = 0.2
+_WEIGHT_UP = 0.6
+_SLOW_RATIO = 0.05
+"""Share of an epoch's time that few rows must take to tell what rows take."""
+FULL_ENOUGH = 0.8
+"""Share of a task's rows at which it stops between two producer epochs instead of inside one: the rest of one that was cut
+holds rows of fewer shards, and is read again."""
+
+Levels = Mapping[ChannelKey, Position]
+
+
+class TaskRates:
+    """Rows per second of useful time of each task, learned from what was committed."""
+
+    def __init__(self) -> None:
+        self._rates: dict[int, float] = {}
+        self._leases: dict[int, str] = {}
+
+    def learn(self, parts: Sequence[TaskPart], longest_s: float, few_rows: int) -> None:
+        """Take in one epoch. A few rows tell nothing unless they took long; the first epoch on a lease loads code."""
+        for part in parts:
+            if self._leases.get(part.task) != part.lease:
+                self._leases[part.task] = part.lease
+                continue
+            busy_s = part.busy_us / 1e6
+            if busy_s <= 0 or (part.rows_in < few_rows and busy_s < _SLOW_RATIO * longest_s):
+                continue
+            sample = part.rows_in / busy_s
+            known = self._rates.get(part.task, sample)
+            self._rates[part.task] = known + (_WEIGHT_UP if sample > known else _WEIGHT) * (sample - known)
+
+    def rows_in(self, seconds: float, tasks: Collection[int]) -> dict[int, float] | None:
+        """Return how many rows each of some tasks does in so many seconds; a new one as many as the others do on the mean,
+        None while nothing is known of any."""
+        known = [self._rates[task] for task in tasks if task in self._rates]
+        if not known:
+            return None
+        usual = sum(known) / len(known)
+        return {task: self._rates.get(task, usual) * seconds for task in tasks}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where every shard of an operator stands on one channel."""
+
+    epochs: I64
+    rows: I64
+
+    def rows_left(self, item: PublishedRows, shards: U16) -> I64:
+        """Return the rows of a producer epoch that each of some shards has not taken."""
+        left = item.counts[shards] - np.where(self.epochs[shards] == item.epoch, self.rows[shards], 0)
+        found: I64 = np.where(self.epochs[shards] > item.epoch, 0, np.maximum(left, 0))
+        return found
+
+
+def derive_levels(
+    groups: Sequence[ShardGroup],
+    ready: npt.NDArray[np.bool_],
+    waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
+    task_of: U16,
+    task_rows: Mapping[int, float],
+    turns: Sequence[Sequence[ChannelKey]],
+) -> dict[int, Levels]:
+    """Return the level of every task that cannot take all that waits for it, by channel: the position that its shards do
+    not go past.
+
+    Those that are behind go first: all shards of a task rise to one level. A task takes at least a row of every shard that
+    is furthest behind. Channels of one turn share what the turn before left.
+
+    Args:
+        task_rows: task -> rows that it may take.
+        turns: channels, those whose rows come first in front.
+    """
+    there = sum(item.rows for items in waiting.values() for item in items)
+    if not task_rows or there <= min(task_rows.values()):
+        return {}
+    stands = {key: _stand(groups, key, len(ready)) for keys in turns for key in keys}
+    epochs = {key: [item.epoch for item in waiting.get(key, ())] for key in stands}
+    found: dict[int, Levels] = {}
+    for task, rows in task_rows.items():
+        shards = np.flatnonzero(ready & (task_of == task)).astype(np.uint16)
+        if not len(shards):
+            continue
+        levels: dict[ChannelKey, Position] = {}
+        left = max(rows, 1.0)
+        for keys in turns:
+            share, taken = left / len(keys), 0.0
+            for key in keys:
+                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], shards, share)
+                taken += used
+                if level is not None:
+                    levels[key] = level
+            left = max(left - taken, 1.0)
+        if levels:
+            found[task] = levels
+    return found
+
+
+def _stand(groups: Sequence[ShardGroup], key: ChannelKey, shards: int) -> Standing:
+    stands = Standing(np.zeros(shards, np.int64), np.zeros(shards, np.int64))
+    for group in groups:
+        stands.epochs[group.shards] = group.at[key].epoch
+        stands.rows[group.shards] = group.at[key].row
+    return stands
+
+
+def _rise(
+    stands: Standing, items: Sequence[PublishedRows], epochs: Sequence[int], shards: U16, rows: float
+) -> tuple[Position | None, float]:
+    """Return how far some shards can go together with so many rows, None for all the way, and how many they take then."""
+    taken = 0.0
+    first = bisect.bisect_left(epochs, int(stands.epochs[shards].min()))
+    for item in islice(items, first, None):
+        left = stands.rows_left(item, shards)
+        here = int(left.sum())
+        if taken + here <= rows:
+            taken += here
+            continue
+        if taken >= FULL_ENOUGH * rows:
+            return Position(item.epoch, 0), taken
+        started = np.where(stands.epochs[shards] == item.epoch, stands.rows[shards], 0)
+        low = np.where(stands.epochs[shards] > item.epoch, item.counts[shards], started)
+        cut = cut_at(item.counts[shards], low, max(1, int(rows - taken)))
+        more = int(np.maximum(np.minimum(item.counts[shards], cut) - low, 0).sum())
+        if taken and taken + more > rows:
+            return Position(item.epoch, 0), taken
+        return Position(item.epoch, cut), taken + more
+    return None, taken

@@ -1,0 +1,163 @@
+"""Which lease serves which task, and on which nodes tasks may be: dealt anew whenever leases or tasks come and go.
+
+Decides by the rules of `dealing` and ends leases that no task needs. Knows nothing of where shards go: whoever is told that
+a task is served sees to its shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
+from penstock.dataplane.run import Phase, Run
+from penstock.errors import OperatorError
+
+if TYPE_CHECKING:
+    from penstock.dataplane.engine import Engine
+
+MAX_LOSSES = 8
+"""Processes that one task may lose in a row inside its work before the query ends."""
+
+
+class Serving:
+    """The leases of one engine and the tasks that each serves.
+
+    Args:
+        is_planned: whether a plan for a stage is under way.
+        on_served: is told of every task that has got a lease.
+    """
+
+    def __init__(
+        self, engine: Engine, is_planned: Callable[[str], bool], on_served: Callable[[Run, TaskSlot], None]
+    ) -> None:
+        self._engine = engine
+        self._runs = engine.runs
+        self._leases = engine.leases
+        self._is_planned = is_planned
+        self._on_served = on_served
+        self.capacity = 1
+        """Leases that can be held at most."""
+        self.nodes: set[str] = set()
+        """Nodes known besides those of leases."""
+        self.node_slots: dict[str, int] = {}
+        """Tasks that Spark can run at once on each node for this query; a node that is not named may have any number."""
+        self.avoid: set[str] = set()
+        """Nodes that are drained: no task is put there any more."""
+
+    def slots(self) -> list[TaskSlot]:
+        return [slot for run in self._runs.values() for slot in run.slots.values()]
+
+    def wanted_leases(self) -> int:
+        """How many leases the stages could use, at most the capacity."""
+        return min(self.capacity, len(self.slots()))
+
+    def foresee(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
+        """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
+        leases = [name for name, lease in self._leases.items() if lease.node not in self.avoid]
+        return mean_tasks(self.slots(), leases, awaited, asked, self.wanted_leases(), self.nodes_of_leases())
+
+    def assign(self) -> None:
+        """Give every task without a lease to the lease that serves fewest, within what each should serve."""
+        slots, nodes = self.slots(), self.nodes_of_leases()
+        leases = [lease for lease in self._leases if nodes[lease] not in self.avoid]
+        self._free_from_nodes(slots, leases, nodes)
+        for slot, lease in assign_tasks(slots, leases, self._expected_leases(leases), nodes):
+            slot.lease, slot.moving_to = lease, None
+            self._on_served(self._runs[slot.stage], slot)
+        for slot, lease in plan_moves(slots, leases, nodes):
+            slot.moving_to = lease
+        self._leave_avoided(slots, leases, nodes)
+        self._end_idle_leases()
+
+    def _expected_leases(self, leases: Sequence[str]) -> int:
+        """How many leases there will be outside the nodes that are drained: those in there go only when they are empty,
+        and until then nobody can have their place."""
+        return max(1, self.wanted_leases() - (len(self._leases) - len(leases)))
+
+    def _free_from_nodes(
+        self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
+    ) -> None:
+        """A task whose node has no lease for it, when no more leases will come, runs anywhere: rows wait for it. One
+        that a plan has just added has its time to get one."""
+        if len(self._leases) < self.wanted_leases() or self._idle_leases():
+            return
+        for slot in slots:
+            if slot.lease is None and not any(slot.may_use(lease, nodes) for lease in leases):
+                run = self._runs[slot.stage]
+                if not self._is_planned(slot.stage) or (run.task_of == slot.index).any():
+                    slot.node = None
+
+    def _leave_avoided(
+        self, slots: Sequence[TaskSlot], leases: Sequence[str], nodes: Mapping[str, str]
+    ) -> None:
+        """Tasks that no plan has taken off a node that is drained go to the lease that serves fewest elsewhere."""
+        if not self.avoid or not leases:
+            return
+        for slot in slots:
+            if nodes.get(slot.home or "") in self.avoid and not slot.leaving:
+                slot.node = None
+                slot.moving_to = min(leases, key=lambda lease: sum(one.home == lease for one in slots))
+
+    def _end_idle_leases(self) -> None:
+        """A core that no task needs goes back to Spark; so does one that no waiting task can use, for one that can."""
+        idle = self._idle_leases()
+        waiting = any(slot.lease is None for slot in self.slots())
+        idle.sort(key=lambda lease: self._leases[lease].node in self.avoid)
+        drained = bool(idle) and self._leases[idle[-1]].node in self.avoid
+        if idle and (drained or waiting or len(self._leases) > self.wanted_leases()):
+            self._engine.end_lease(idle[-1], "no task needs it")  # which looks again whether there are more
+
+    def _idle_leases(self) -> list[str]:
+        """Leases that no task has, goes to, or was meant for."""
+        used = {name for slot in self.slots() for name in (slot.home, slot.lease or slot.meant_for)}
+        return [lease for lease in self._leases if lease not in used]
+
+    def nodes_of_leases(self) -> dict[str, str]:
+        return {name: lease.node for name, lease in self._leases.items()}
+
+    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int]) -> None:
+        """Say which nodes there are, and the slots of each; a task whose node is gone may run anywhere."""
+        self.nodes, self.node_slots = set(nodes), dict(slots)
+        self.avoid &= self.nodes
+        known = self.known_nodes()
+        for slot in self.slots():
+            if slot.node is not None and slot.node not in known:
+                slot.node = None
+
+    def known_nodes(self) -> set[str]:
+        return self.nodes | {lease.node for lease in self._leases.values()}
+
+    def served_by(self, lease: str) -> list[tuple[Run, TaskSlot]]:
+        """Return the tasks that a lease serves."""
+        return [
+            (run, slot) for run in self._runs.values() for slot in run.slots.values() if slot.lease == lease
+        ]
+
+    def forget(self, lease: str) -> None:
+        """A lease is gone: no task goes there or is meant for it."""
+        for slot in self.slots():
+            slot.moving_to = None if slot.moving_to == lease else slot.moving_to
+            slot.meant_for = None if slot.meant_for == lease else slot.meant_for
+
+    def count_loss(self, served: Sequence[tuple[Run, TaskSlot]]) -> None:
+        """A task that takes its process down every time is the function's fault, not the machine's.
+
+        A lease works on one message at a time, in order, so the oldest epoch it was asked for is the one it was at.
+        """
+        at_work = [
+            one for one in served if one[0].phase is Phase.WORKING and one[1].index in one[0].waiting_for
+        ]
+        if not at_work:
+            return
+        run, slot = min(at_work, key=lambda one: one[0].started_at)
+        run.losses[slot.index] = run.losses.get(slot.index, 0) + 1
+        if run.losses[slot.index] > MAX_LOSSES:
+            kind = "operator" if run.spec.kind == "operator" else "source"
+            self._engine.fail(
+                OperatorError(
+                    f"{kind} '{run.spec.name}' lost its process {run.losses[slot.index]} times in a row at epoch "
+                    f"{run.epoch}: its function ends or kills the process (sys.exit, a crash in native code, too much "
+                    "memory) or holds it for too long; mend it and start the query again."
+                )
+            )

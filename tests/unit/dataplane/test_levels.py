@@ -1,0 +1,179 @@
+"""How far each task goes: against a count of every row, and by what tasks learn of their rates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.dataplane.test_positions import KEY, OTHER, published, shards
+
+from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.levels import FULL_ENOUGH, TaskRates, derive_levels
+from penstock.dataplane.positions import START, Budget, Channels, Moved, ShardGroup, advance, take_epoch
+from penstock.dataplane.program import Program, StageSpec
+from penstock.dataplane.records import Position, TaskPart
+
+TASKS = 3
+SHARDS = 6
+TASK_OF = np.arange(SHARDS, dtype=np.uint16) % TASKS
+EVERYONE = np.ones(SHARDS, np.bool_)
+
+counts = st.lists(st.integers(0, 9), min_size=SHARDS, max_size=SHARDS)
+budgets = st.lists(st.floats(0.3, 40.0), min_size=TASKS, max_size=TASKS)
+places = st.tuples(st.integers(1, 4), st.integers(0, 9))
+
+
+def rows_until(items: list, at: Position, level: Position | None, mine: np.ndarray) -> int:
+    """Rows of some shards from where they stand to a level, counted one by one."""
+    found = 0
+    for item in items:
+        for shard in mine.tolist():
+            for row in range(int(item.counts[shard])):
+                place = Position(item.epoch, row)
+                found += place >= at and (level is None or place < level)
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(counts, min_size=1, max_size=6), st.lists(places, min_size=SHARDS, max_size=SHARDS), budgets)
+def test_a_task_takes_what_its_time_allows_and_not_much_less(
+    epochs: list[list[int]], stands: list[tuple[int, int]], allowed: list[float]
+) -> None:
+    items = [published(number, rows) for number, rows in enumerate(epochs, 1)]
+    at = [Position(*place) for place in stands]
+    groups = [ShardGroup(shards(shard), {KEY: place}) for shard, place in enumerate(at)]
+    task_rows = dict(enumerate(allowed))
+    levels = derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, task_rows, [[KEY]])
+    for task, most in task_rows.items():
+        mine = np.flatnonzero(task == TASK_OF)
+        level = levels.get(task, {}).get(KEY)
+
+        def rows(to: Position | None, mine: np.ndarray = mine) -> int:
+            return sum(rows_until(items, at[shard], to, np.array([shard])) for shard in mine.tolist())
+
+        taken, there = rows(level), rows(None)
+        if level is None:
+            assert taken == there <= max(most, 1.0), "everything is taken, and fits"
+            continue
+        further = rows(Position(level.epoch, level.row + 1))
+        assert taken <= max(most, 1.0) or rows(Position(level.epoch, level.row - 1)) == 0, "more than fits"
+        assert taken >= FULL_ENOUGH * most or further > most or level.row == 0, "less than fits"
+        assert taken > 0, "a task with rows takes some"
+
+
+def test_a_hot_shard_is_late_itself_and_nobody_else_is() -> None:
+    items = [published(number, [90, 4, 4, 2, 2, 2]) for number in range(1, 5)]
+    groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
+    levels = derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, dict.fromkeys(range(3), 40.0), [[KEY]])
+    assert levels == {0: {KEY: Position(1, 38)}}, "40 rows of shards 0 and 3 are 38 and 2"
+    takes = take_epoch(groups, EVERYONE, {KEY: items}, Budget(1), Channels(), TASK_OF, levels)
+    ends = {shard: take.ends()[KEY] for take in takes for shard in take.shards.tolist()}
+    assert {shard for shard, end in ends.items() if end == Position(5, 0)} == {1, 2, 4, 5}
+    assert [int(take.shard_rows.sum()) for take in takes] == [40, 48]
+
+
+def test_the_hot_task_is_passed_by_until_it_has_caught_up_and_then_all_stand_together() -> None:
+    items = [published(1, [90, 4, 4, 2, 2, 2])]
+    groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
+    epochs = 0
+    while any(group.at[KEY] < Position(5, 0) for group in groups):
+        epochs += 1
+        if epochs in (2, 3, 4):
+            items.append(published(epochs, [1, 1, 1, 1, 1, 1]))
+        levels = derive_levels(
+            groups, EVERYONE, {KEY: items}, TASK_OF, dict.fromkeys(range(3), 40.0), [[KEY]]
+        )
+        takes = take_epoch(groups, EVERYONE, {KEY: items}, Budget(1), Channels(), TASK_OF, levels)
+        groups = advance(groups, [Moved(take.shards, take.ends()) for take in takes])
+        assert epochs < 9
+    assert len(groups) == 1
+    assert epochs == 4, "the 92 rows of task 0 take three epochs, beside what comes meanwhile"
+
+
+def test_what_is_behind_goes_first_and_shards_of_a_task_rise_to_one_level() -> None:
+    items = [published(number, [5, 0, 0, 5, 0, 0]) for number in range(1, 7)]
+    groups = [ShardGroup(shards(0), {KEY: Position(5, 0)}), ShardGroup(shards(3), {KEY: START})]
+    for rows, level in ((10.0, Position(3, 0)), (20.0, Position(5, 0)), (30.0, Position(6, 0)), (40.0, None)):
+        found = derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, {0: rows}, [[KEY]])
+        assert found.get(0, {}).get(KEY) == level
+
+
+def test_channels_of_loops_come_first_and_others_share_what_is_left() -> None:
+    loop, rest = [published(1, [6] * SHARDS)], [published(1, [50] * SHARDS)]
+    groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START, OTHER: START})]
+    waiting = {KEY: rest, OTHER: loop}
+    levels = derive_levels(groups, EVERYONE, waiting, TASK_OF, {0: 32.0}, [[OTHER], [KEY]])
+    assert levels == {0: {KEY: Position(1, 10)}}, "12 rows of the loop, then 20 of the others"
+    levels = derive_levels(groups, EVERYONE, waiting, TASK_OF, {0: 16.0}, [[KEY, OTHER]])
+    assert levels == {0: {KEY: Position(1, 4), OTHER: Position(1, 4)}}
+
+
+def test_nothing_is_bounded_while_all_that_waits_fits_everywhere() -> None:
+    items = [published(1, [3] * SHARDS)]
+    groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
+    assert (
+        derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, dict.fromkeys(range(3), 18.0), [[KEY]]) == {}
+    )
+    assert derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, dict.fromkeys(range(3), 6.0), [[KEY]]) == {}
+
+
+def test_shards_that_sit_out_do_not_hold_their_task_back() -> None:
+    items = [published(number, [10, 0, 0, 10, 0, 0]) for number in range(1, 5)]
+    groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
+    ready = EVERYONE.copy()
+    ready[0] = False
+    levels = derive_levels(groups, ready, {KEY: items}, TASK_OF, {0: 20.0}, [[KEY]])
+    assert levels == {0: {KEY: Position(3, 0)}}
+
+
+def part(task: int, rows: int, busy_s: float, lease: str = "a") -> TaskPart:
+    return TaskPart(task, lease, b"", rows, rows, [], busy_us=round(busy_s * 1e6))
+
+
+def test_a_rate_is_that_of_useful_time_and_a_new_task_has_the_mean_of_the_others() -> None:
+    rates = TaskRates()
+    assert rates.rows_in(1.0, [0, 1]) is None
+    rates.learn([part(0, 100, 9.0), part(1, 100, 9.0)], 0.2, 10)
+    assert rates.rows_in(1.0, [0, 1]) is None, "the first epoch on a lease loads code"
+    rates.learn([part(0, 100, 0.1), part(1, 100, 0.2)], 0.2, 10)
+    assert rates.rows_in(0.5, [0, 1, 7]) == pytest.approx({0: 500.0, 1: 250.0, 7: 375.0})
+    rates.learn([part(0, 100, 5.0, "b")], 0.2, 10)
+    assert rates.rows_in(1.0, [0]) == pytest.approx({0: 1000.0}), "a task on another lease begins anew"
+
+
+def test_a_few_rows_tell_nothing_unless_they_took_long() -> None:
+    rates = TaskRates()
+    rates.learn([part(0, 5, 0.001)], 0.2, 10)
+    rates.learn([part(0, 5, 0.001)], 0.2, 10)
+    assert rates.rows_in(1.0, [0]) is None
+    rates.learn([part(0, 5, 0.1)], 0.2, 10)
+    assert rates.rows_in(1.0, [0]) == pytest.approx({0: 50.0})
+
+
+def test_growth_is_believed_sooner_than_decline() -> None:
+    rates = TaskRates()
+    for rows in (100, 100, 200):
+        rates.learn([part(0, rows, 0.1)], 0.2, 10)
+    assert rates.rows_in(1.0, [0]) == pytest.approx({0: 1_600.0})
+    rates.learn([part(0, 60, 0.1)], 0.2, 10)
+    assert rates.rows_in(1.0, [0]) == pytest.approx({0: 1_400.0})
+
+
+def test_stages_ahead_of_a_declared_watermark_keep_in_step() -> None:
+    schema = pa.schema([("k", pa.int64())])
+
+    def edge(number: int, consumer: str, delay_us: int | None = None) -> EdgeSpec:
+        return EdgeSpec(number, ("k",), 4, consumer, delay_us=delay_us)
+
+    stages = [
+        StageSpec("rows", "source", schema, edges=[edge(0, "first")]),
+        StageSpec("first", "operator", schema, edges=[edge(1, "second"), edge(2, "aside")]),
+        StageSpec("second", "operator", schema, edges=[edge(3, "third", 1_000)]),
+        StageSpec("third", "operator", schema, edges=[edge(4, "out")]),
+        StageSpec("aside", "operator", schema),
+        StageSpec("out", "sink", schema),
+    ]
+    program = Program({stage.name: stage for stage in stages})
+    assert program.ahead_of_watermarks() == {"rows", "first", "second"}
