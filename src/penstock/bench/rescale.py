@@ -129,7 +129,10 @@ def _more_cores(size: str, plan: Effort) -> Part:
 
 def several_nodes(result: BenchResult, plan: Effort) -> None:
     """(d) 1 -> 3 -> 1 nodes: two acquired and used, then drained and given back, under load."""
-    with _cluster(3, 3) as (_, spark):
+    with _cluster(3, 4) as (
+        _,
+        spark,
+    ):  # for the source, two cores of the operator and what Spark needs itself
         negotiating = negotiator(spark)
         negotiating.settle(1)
         with loaded(NODES_STATE, 2) as query:
