@@ -4,6 +4,7 @@ the other, and how long each held rows up. Decides nothing about what is compare
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -74,9 +75,10 @@ def loaded(held: Held, cores: int, upstream: int = 1, fill: bool = False, **opti
 
 
 def await_calm(query: Any, timeout_s: float = 90.0) -> None:
-    """Wait until what filling the state left behind is done: less than a quarter second of rows waits, and no shard is due
-    for a snapshot. Those of much state take some seconds, and are no part of any change."""
+    """Wait until what filling the state left behind is done: less than a quarter second of rows waits, no shard is due for
+    a snapshot, and the disk has everything. With much state that takes some seconds, and is no part of any change."""
     calm_rows = ROWS_PER_S / 4
+    os.sync()
 
     def is_calm() -> bool:
         time.sleep(0.25)

@@ -86,6 +86,7 @@ class _Run:
             self._write(keys, [os.urandom(self._key_bytes) for _ in keys])
         query = self._start()
         query.processAllAvailable()
+        os.sync()  # what filling the state left for the disk to do is no part of any change
         held_up, took, usual = [], [], []
         for partitions in changes:
             for _ in range(3):  # warm: the batch before the stop is a usual one
