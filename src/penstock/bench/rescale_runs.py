@@ -27,6 +27,10 @@ ROWS_PER_S: Final = 600.0
 FILL_PER_S: Final = 6_000.0
 """Rows that fill the state take no time, and come so fast: many keys would else take minutes."""
 CHANGE_TIMEOUT_S: Final = 90.0
+CALM_S: Final = 2.0
+CALM_LOOKS: Final = 8
+CALM_RATIO: Final = 0.002
+"""The size of the state stands still when it has changed by less than this share of it for so long."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +80,20 @@ def loaded(held: Held, cores: int, upstream: int = 1, fill: bool = False, **opti
 
 def await_calm(query: Any, timeout_s: float = 90.0) -> None:
     """Wait until what filling the state left behind is done: less than a quarter second of rows waits, no shard is due for
-    a snapshot, and the disk has everything. With much state that takes some seconds, and is no part of any change."""
-    calm_rows = ROWS_PER_S / 4
-    os.sync()
+    a snapshot, tasks have written all state to their nodes, so that its size stands still, and the disk has everything.
+    With much state that takes some seconds, and is no part of any change."""
+    sizes = [0] * CALM_LOOKS
 
     def is_calm() -> bool:
-        time.sleep(0.25)
-        waiting = query.lastProgress["operators"][NAME]["waitingRows"]
-        return bool(waiting < calm_rows) and not ask(query, _due_snapshots)
+        time.sleep(CALM_S / CALM_LOOKS)
+        facts = query.lastProgress["operators"][NAME]
+        sizes.append(facts["stateBytes"])
+        grown = sizes[-1] - sizes[-1 - CALM_LOOKS]
+        is_still = abs(grown) <= CALM_RATIO * sizes[-1] and facts["waitingRows"] < ROWS_PER_S / 4
+        return is_still and not ask(query, _due_snapshots)
 
     await_that(is_calm, "an end of what filling the state left behind", timeout_s, query)
+    os.sync()
 
 
 def _due_snapshots(engine: Any) -> int:
