@@ -126,7 +126,7 @@ class PenstockPolicy:
         ]
         free = derive_free_cores(now, limits)
         studies.sort(key=lambda one: (one.calm, -float(one.waits_s.max(initial=0.0)), one.name))
-        findings = [self._treat(now, one, free) for one in studies]
+        findings = self._treat_all(now, studies, free)
         found = self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
         return self.coarse.propose(now, limits, found.plan is None) or found
 
@@ -142,6 +142,20 @@ class PenstockPolicy:
 
     def _bound_s(self, now: Estimate, name: str, sla: SLA, shares: Mapping[str, float]) -> float:
         return sla.latency * shares[now.executors[name].operator] / tail_factor(sla)
+
+    def _treat_all(self, now: Estimate, studies: list[Study], free: FreeCores) -> list[_Finding]:
+        """Treat one executor after the other; where cores are short, each is offered its share of the free ones."""
+        missing = [0 if one.calm or one.demand.fill <= 0 else count_missing(one) for one in studies]
+        findings = []
+        for at, one in enumerate(studies):
+            offered = free.offer(missing[at], sum(missing[at + 1 :]))
+            found = self._treat(now, one, offered)
+            findings.append(found)
+            if found.treatment is not None and found.treatment.kind == ADD:
+                for index, node in found.treatment.plan.tasks.items():
+                    if index not in one.tasks.indexes:
+                        free.take(node)
+        return findings
 
     # -- one executor -------------------------------------------------------------------------------------------------
 
@@ -161,10 +175,6 @@ class PenstockPolicy:
         if found.treatment is None or not found.treatment.healthy:
             clear_s = one.demand.derive_clear_s(float(one.tasks.speed.sum()))
             self._patient_s[one.name] = now.at_s + min(max(clear_s * PATIENCE, 1.0), 10.0)
-        elif found.treatment.kind == ADD:
-            for index, node in found.treatment.plan.tasks.items():
-                if index not in one.tasks.indexes:
-                    free.take(node)
         return found
 
     def _cure(self, one: Study, free: FreeCores) -> _Finding:
