@@ -66,7 +66,7 @@ def run_simulate(
 
 
 def derive_contender(text: str) -> Contender:
-    """Return the contender that a text names: `static_8`, `streamswitch`, or `streamswitch:margin=0.4`.
+    """Return the contender that a text names: `static_8`, `streamswitch`, `streamswitch:margin=0.4` or `advise:drs`.
 
     Raises:
         DeclarationError: it names none.
@@ -75,28 +75,8 @@ def derive_contender(text: str) -> Contender:
         if not text[len(_STATIC) :].isdigit() or not int(text[len(_STATIC) :]):
             raise DeclarationError(f"policy '{text}': write static_8 for eight tasks.")
         return static(int(text[len(_STATIC) :]))
-    name, _, rest = text.partition(":")
-    options = dict(_option(text, part) for part in rest.split(",") if part)
-    guards = make_guards(make_policy(name, **options))  # says at once what is wrong with it
-    return Contender(
-        text,
-        lambda: make_policy(name, **options),
-        guards=guards,
-    )
-
-
-def _option(text: str, part: str) -> tuple[str, Any]:
-    key, equals, value = part.partition("=")
-    if not equals or not key.isidentifier():
-        raise DeclarationError(f"policy '{text}': write options as name=value, separated by commas.")
-    try:
-        return key, int(value)
-    except ValueError:
-        pass
-    try:
-        return key, float(value)
-    except ValueError:
-        return key, {"true": True, "false": False}.get(value, value)
+    guards = make_guards(make_policy(text))  # says at once what is wrong with it
+    return Contender(text, lambda: make_policy(text), guards=guards)
 
 
 def _payload(results: list[Result], title: str) -> dict[str, Any]:
