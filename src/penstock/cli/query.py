@@ -186,7 +186,7 @@ def check_cores(cores: int) -> int:
 
 def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None) -> None:
     with one_line_errors():
-        found = ask(PosixDisk(), _folder(checkpoint), request, timeout_s)
+        found = ask(PosixDisk(), checkpoint_folder(checkpoint), request, timeout_s)
         answer(
             found, json, lambda console: console.print("\n".join([*found.lines, found.text]), markup=False)
         )
@@ -194,7 +194,12 @@ def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None)
             raise typer.Exit(FOUND)
 
 
-def _folder(checkpoint: Path) -> str:
+def checkpoint_folder(checkpoint: Path) -> str:
+    """Return the folder that requests go to.
+
+    Raises:
+        CheckpointError: it is no checkpoint.
+    """
     folder = check_scheme(str(checkpoint))
     if not is_checkpoint(PosixDisk(), folder):
         raise CheckpointError(
