@@ -62,11 +62,14 @@ class Elasticity:
         self._most_nodes = 1
         self._file: JournalFile | None = None
         self._sampled_s = 0.0
+        self._quantile: float | None = None
+        """Of latency, where the SLA bounds one."""
         self._cores = real_cores(spark) if is_local(spark) else 0
 
     def hold(self, sla: SLA, policy: str, every_s: float | None = None) -> None:
         """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
         chosen = make_policy(policy)
+        self._quantile = None if sla.is_mean else float(sla.quantile)
         self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
@@ -176,8 +179,8 @@ class Elasticity:
         if self._shell.over:
             return None
         there = self._nodes()
-        since = self._sampled_s
-        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since))
+        since, quantile = self._sampled_s, self._quantile
+        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since, quantile))
         self._sampled_s = sample.at_s
         return sample
 

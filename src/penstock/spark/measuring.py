@@ -6,37 +6,41 @@ Called in the hub's thread, where nothing changes meanwhile; it takes well under
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from penstock.control.measure.sample import ExecutorSample, NodeSample, Sample, TaskSample
 from penstock.control.sla import END_TO_END, SLA
 from penstock.dataplane.engine import Engine
+from penstock.dataplane.latency import Latency
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.run import Run
 from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sojourns import Bound, Pairs
 
 
-def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> Sample:
+def take_sample(
+    engine: Engine, nodes: Iterable[NodeSample], since_s: float, quantile: float | None = None
+) -> Sample:
     """Return what was counted up to now.
 
     Args:
         nodes: as Spark knows them.
         since_s: when the sample before was taken; latency is of rows committed since then.
+        quantile: of latency, beside mean and p99: the one that an SLA bounds.
     """
     now = engine.now()
     operators = {
         name: run for name, run in engine.runs.items() if run.spec.kind == "operator" and run.chain.groups
     }
-    executors = {name: _executor(engine, run, since_s) for name, run in operators.items()}
+    executors = {name: _executor(engine, run, since_s, quantile) for name, run in operators.items()}
     edges: Counter[tuple[str, str]] = Counter()
     for name, run in engine.runs.items():
         for producer, rows in run.counts.arrived_from.items() if run.spec.kind == "operator" else ():
             edges[operator_of(producer), operator_of(name)] += rows
     sources = {name: run.chain.rows_in for name, run in engine.runs.items() if run.spec.kind == "source"}
-    last = [engine.latency_since(name, since_s) for name in _last_stages(engine)]
+    last = [engine.latency_since(name, since_s, quantile) for name in _last_stages(engine)]
     found = [one for one in last if one is not None]
     return Sample(
         now,
@@ -48,6 +52,7 @@ def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> 
         or any(map(engine.redealing.is_under_way, engine.program.stages)),
         latency_s=max(one.mean_ms for one in found) / 1e3 if found else None,
         latency_p99_s=max(one.p99_ms for one in found) / 1e3 if found else None,
+        latency_quantiles_s=_quantiles(found, quantile),
     )
 
 
@@ -68,9 +73,9 @@ def judge_by(engine: Engine, sla: SLA) -> None:
             run.counts.sojourns.pairs = kept.pairs
 
 
-def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
+def _executor(engine: Engine, run: Run, since_s: float, quantile: float | None) -> ExecutorSample:
     counts, leases = run.counts, engine.leases
-    latency = counts.sojourns.log.since(since_s)
+    latency = counts.sojourns.log.since(since_s, quantile=quantile)
     tasks = tuple(
         TaskSample(
             slot.index,
@@ -101,7 +106,14 @@ def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
         engine.placing.moves.bytes_of[run.spec.name],
         latency.mean_ms / 1e3 if latency is not None else None,
         latency.p99_ms / 1e3 if latency is not None else None,
+        latency_quantiles_s=_quantiles([latency] if latency is not None else [], quantile),
     )
+
+
+def _quantiles(found: Sequence[Latency], quantile: float | None) -> dict[float, float]:
+    """Return the greatest of a quantile that was asked for, in seconds."""
+    known = [one.quantile_ms for one in found if one.quantile_ms is not None]
+    return {quantile: max(known) / 1e3} if quantile is not None and known else {}
 
 
 def _last_stages(engine: Engine) -> list[str]:

@@ -33,6 +33,15 @@ def test_the_latency_of_an_operator_begins_when_rows_arrive_at_it(driver: Driver
     )
 
 
+def test_the_quantile_that_an_sla_bounds_is_measured(driver: Driver) -> None:
+    driver.run_until("drained", 30.0)
+    found = [take_sample(driver.engine, [], 0.0, quantile) for quantile in (0.1, 0.5, 0.999)]
+    for part in [found, [one.executors[LAST] for one in found]]:
+        low, middle, high = (next(iter(one.latency_quantiles_s.values())) for one in part)
+        assert 0 < low <= middle <= high and low < high
+        assert part[0].latency_p99_s is not None and middle <= part[0].latency_p99_s <= high
+
+
 def test_an_sla_of_operators_is_judged_at_each_and_one_of_paths_at_their_end(driver: Driver) -> None:
     judge_by(driver.engine, SLA(5.0, 0.01, scope=OPERATOR))
     driver.run_until("drained", 30.0)

@@ -16,6 +16,7 @@ from penstock.sim.elastic.arrivals import poisson_arrivals
 from penstock.sim.elastic.cases import Case, order_stream_case
 from penstock.sim.elastic.compare import NO_GUARDS, Contender, compare, run, run_oracle, static, summarise
 from penstock.sim.elastic.setting import Setting, SimExecutor, SimNode, SimOperator, spread_evenly
+from penstock.sim.elastic.simulation import Simulation
 from penstock.sim.elastic.truth import Truth
 
 NODES = (SimNode("a", 4), SimNode("b", 4))
@@ -135,3 +136,13 @@ def test_longer_windows_are_judged_from_shorter_ones() -> None:
 def test_a_case_can_be_judged_by_another_bound() -> None:
     loose = replace(small_case(), sla=SLA(5.0, 1.0, scope=OPERATOR))
     assert run(loose, static(3)).success >= run(small_case(), static(3)).success
+
+
+def test_samples_have_the_quantile_that_the_sla_bounds() -> None:
+    case = order_stream_case(1, seconds=20.0)
+    sim = Simulation(case.setting(5), case.feeds(), SLA(1.0, quantile=0.5), 20.0)
+    sim.advance(5.0)
+    sample = sim.sample()
+    (found,) = sample.latency_quantiles_s.items()
+    assert found[0] == 0.5 and sample.latency_p99_s is not None and 0 < found[1] < sample.latency_p99_s
+    assert all(one.latency_quantiles_s.keys() == {0.5} for one in sample.executors.values())
