@@ -40,7 +40,8 @@ def take_sample(
         for producer, rows in run.counts.arrived_from.items() if run.spec.kind == "operator" else ():
             edges[operator_of(producer), operator_of(name)] += rows
     sources = {name: run.chain.rows_in for name, run in engine.runs.items() if run.spec.kind == "source"}
-    last = [engine.latency_since(name, since_s, quantile) for name in _last_stages(engine)]
+    # The bound holds for every path, so the slowest end counts.
+    last = [engine.latency_since(name, since_s, quantile) for name in engine.program.path_ends()]
     found = [one for one in last if one is not None]
     return Sample(
         now,
@@ -61,7 +62,7 @@ def judge_by(engine: Engine, sla: SLA) -> None:
     it bounds whole paths. What was counted under the same one goes on."""
     quantile = None if sla.is_mean else float(sla.quantile)
     bound = Bound(sla.latency, sla.window, quantile, sla.scope == END_TO_END)
-    judged = _last_stages(engine) if bound.from_source else list(engine.runs)
+    judged = engine.program.path_ends() if bound.from_source else list(engine.runs)
     for name in engine.program.stages:
         first, *others = engine.runs_of(name)
         kept = first.counts.sojourns
@@ -114,14 +115,3 @@ def _quantiles(found: Sequence[Latency], quantile: float | None) -> dict[float, 
     """Return the greatest of a quantile that was asked for, in seconds."""
     known = [one.quantile_ms for one in found if one.quantile_ms is not None]
     return {quantile: max(known) / 1e3} if quantile is not None and known else {}
-
-
-def _last_stages(engine: Engine) -> list[str]:
-    """Operators whose rows no other operator takes: where an input row has gone through."""
-    stages = engine.program.stages
-    fed = {edge.consumer for spec in stages.values() for edge in spec.edges}
-    operators = [name for name, spec in stages.items() if spec.kind == "operator" and name in fed]
-    inner = {
-        name for name in operators for edge in stages[name].edges if stages[edge.consumer].kind == "operator"
-    }
-    return [name for name in operators if name not in inner] or operators
