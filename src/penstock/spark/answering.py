@@ -90,3 +90,5 @@ VERBS: dict[str, Callable[[Query, Request], Answer]] = {
     "tasks": _tasks,
     "rates": _rates,
 }
+SLOW = ("drain", "rates")
+"""Verbs that wait for something to happen."""

@@ -23,10 +23,10 @@ from penstock.dataplane.explain import explain_program
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.program import operator_of
-from penstock.dataplane.requests import answer_requests
+from penstock.dataplane.requests import Desk
 from penstock.errors import DeclarationError, PenstockError, QueryError
 from penstock.spark import listening
-from penstock.spark.answering import carry_out
+from penstock.spark.answering import SLOW, carry_out
 from penstock.spark.elasticity import Elasticity
 from penstock.spark.ingest import Ingest
 from penstock.spark.listening import announcer
@@ -217,10 +217,11 @@ class Query:
     @property
     def elasticity(self) -> Elasticity:
         """What is done about cores, nodes and shards while the query runs."""
-        if self._elasticity is None:
-            assert self._shell is not None
-            self._elasticity = Elasticity(self._shell, self._spark, self.name or self.id)
-        return self._elasticity
+        with self._guard:
+            if self._elasticity is None:
+                assert self._shell is not None
+                self._elasticity = Elasticity(self._shell, self._spark, self.name or self.id)
+            return self._elasticity
 
     def rescale(self, operator: str, cores: int, nodes: Mapping[str, int] | None = None) -> str:
         """Give an operator this many cores; rows keep flowing. Returns what was begun, in a sentence.
@@ -371,10 +372,10 @@ class Query:
 
     def _answer(self) -> None:
         """Do what `penstock query` asks, until the query ends; a disk that fails now and then is asked again."""
-        disk = PosixDisk()
+        desk = Desk(PosixDisk(), self.checkpoint, lambda asked: carry_out(self, asked), SLOW)
         while not self._over.wait(ANSWER_INTERVAL_S):
             try:
-                answer_requests(disk, self.checkpoint, lambda asked: carry_out(self, asked), time.time())
+                desk.look(time.time())
             except Exception:
                 if self.isActive:
                     _log.exception("a request to query %s could not be answered.", self.name or self.id)
