@@ -231,6 +231,8 @@ class Engine:
             self.step()
         elif isinstance(message, messages.Failed):
             self._on_failed(lease, message)
+        elif isinstance(message, messages.Alive):
+            held.load = message.own
 
     def on_appended(self, count: int) -> None:
         """The oldest `count` records handed to `append` are durable and this driver still owns the

@@ -6,7 +6,7 @@ Called in the hub's thread, where nothing changes meanwhile; it takes well under
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from penstock.control.sla import END_TO_END, SLA
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.program import operator_of
-from penstock.dataplane.run import Run
+from penstock.dataplane.run import Lease, Run
 from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sojourns import Bound, Pairs
 
@@ -34,7 +34,8 @@ def take_sample(
     operators = {
         name: run for name, run in engine.runs.items() if run.spec.kind == "operator" and run.chain.groups
     }
-    executors = {name: _executor(engine, run, since_s, quantile) for name, run in operators.items()}
+    served = Counter(slot.lease for run in engine.runs.values() for slot in run.slots.values() if slot.lease)
+    executors = {name: _executor(engine, run, served, since_s, quantile) for name, run in operators.items()}
     edges: Counter[tuple[str, str]] = Counter()
     for name, run in engine.runs.items():
         for producer, rows in run.counts.arrived_from.items() if run.spec.kind == "operator" else ():
@@ -74,7 +75,9 @@ def judge_by(engine: Engine, sla: SLA) -> None:
             run.counts.sojourns.pairs = kept.pairs
 
 
-def _executor(engine: Engine, run: Run, since_s: float, quantile: float | None) -> ExecutorSample:
+def _executor(
+    engine: Engine, run: Run, served: Mapping[str, int], since_s: float, quantile: float | None
+) -> ExecutorSample:
     counts, leases = run.counts, engine.leases
     latency = counts.sojourns.log.since(since_s, quantile=quantile)
     tasks = tuple(
@@ -83,6 +86,7 @@ def _executor(engine: Engine, run: Run, since_s: float, quantile: float | None) 
             leases[slot.lease].node,
             counts.task_busy_s.get(slot.index, 0.0),
             counts.task_rows.get(slot.index, 0),
+            *_shares(leases[slot.lease], served[slot.lease]),
         )
         for slot in run.slots.values()
         if slot.lease in leases
@@ -109,6 +113,14 @@ def _executor(engine: Engine, run: Run, since_s: float, quantile: float | None) 
         latency.p99_ms / 1e3 if latency is not None else None,
         latency_quantiles_s=_quantiles([latency] if latency is not None else [], quantile),
     )
+
+
+def _shares(lease: Lease, tasks: int) -> tuple[float | None, float | None, float | None]:
+    """Return what a task uses of its node: its lease's process; an even part of it where a lease has several tasks."""
+    if lease.load is None:
+        return None, None, None
+    cpu, memory, io = lease.load
+    return cpu / tasks, memory / tasks, io / tasks
 
 
 def _quantiles(found: Sequence[Latency], quantile: float | None) -> dict[float, float]:
