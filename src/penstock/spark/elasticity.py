@@ -6,6 +6,7 @@ Makes the loop and gives it samples and limits. Decides nothing, and carries out
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ class Elasticity:
             self._limits(),
             guards_of(chosen),
             self._actuator,
-            Journal(write=self._open_journal()),
+            Journal(write=self._open_journal(), run=uuid.uuid4().hex),
         )
         self._steering = Steering(loop, self._take, every_s or self.every_s, self._refresh)
 
