@@ -48,6 +48,7 @@ def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> 
         or any(map(engine.redealing.is_under_way, engine.program.stages)),
         latency_s=max(one.mean_ms for one in found) / 1e3 if found else None,
         latency_p99_s=max(one.p99_ms for one in found) / 1e3 if found else None,
+        paused=engine.is_paused_by_hand(),
     )
 
 

@@ -101,3 +101,5 @@ class Sample:
     latency_s: float | None = None
     """Mean end-to-end latency of input rows since the sample before."""
     latency_p99_s: float | None = None
+    paused: bool = False
+    """Whether a person has paused the data plane: nothing is done, and that says nothing about rates."""
