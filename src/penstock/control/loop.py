@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from penstock.control.apply.actuator import Actuator
+from penstock.control.apply.actuator import Actuator, CountsMoves
 from penstock.control.apply.journal import Decision, Inputs, Journal
 from penstock.control.apply.past import Beginning, Past
 from penstock.control.measure.estimate import Estimate
@@ -51,9 +51,11 @@ class ControlLoop:
 
     def turn(self, sample: Sample) -> Decision:
         """Take one sample and decide; a plan that passes the guards is handed to the actuator."""
-        now = self.measurer.measure(sample, self.sla.window)
+        now = self.measurer.rest(sample) if sample.paused else self.measurer.measure(sample, self.sla.window)
         for failure in self._past.follow_up(now, self.sla):
             self.policy.note_failure(failure)
+        if sample.paused:
+            return self._apply(now, _Wanted(Proposal(None, "the query is paused", "no change: paused")), None)
         wanted = self._regret(now) or _Wanted(self._propose(now))
         refused = self._ask_guards(now, wanted)
         return self._apply(now, wanted, refused)
@@ -99,6 +101,7 @@ class ControlLoop:
             derive_observed_s(now, self.sla),
             proposal.cost_s or _cost_of_chosen(proposal),
             self._past.recent,
+            self.actuator.moves_in_flight() if isinstance(self.actuator, CountsMoves) else None,
         )
         return resolve(facts, rolls_back=wanted.rolls_back is not None)
 
