@@ -23,6 +23,7 @@ from penstock.control.policy.advise import Advise
 from penstock.control.policy.protocol import Limits, Option, Policy, Proposal
 from penstock.control.policy.registry import make_policy
 from penstock.control.sla import SLA
+from penstock.errors import PlanError
 
 SLA_HALF = SLA(0.5)
 LIMITS = Limits(max_cores=8)
@@ -346,3 +347,125 @@ def test_a_plan_of_the_default_policy_is_refused_where_moving_its_state_costs_mo
         loop.turn(replace(sample, executors={"match": match}))
     said = {one.refused for one in loop.journal.decisions() if one.refused and "core-seconds" in one.refused}
     assert bool(said) == refused and bool(plane.applied) != refused
+
+
+def test_what_is_refused_is_tried_again_later_and_later() -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
+    plane.refuse, tries = "no lease is to be had", list[float]()
+    apply = plane.apply
+
+    def count(plan: Plan) -> Ticket:
+        tries.append(plane.at_s)
+        return apply(plan)
+
+    plane.apply = count  # type: ignore[method-assign]
+    loop = loop_on(plane, policy)
+    for _ in range(200):
+        loop.turn(plane.step())
+    assert [later - earlier for earlier, later in pairwise(tries)] == [2, 4, 8, 16, 32, 60, 60]
+    held = [one for one in loop.journal.decisions() if "next try in" in (one.refused or "")]
+    assert held and all("no lease is to be had" in str(one) for one in held)
+    plane.refuse = None
+    for _ in range(61):
+        loop.turn(plane.step())
+    assert len(plane.applied) == 1
+
+
+def test_plans_that_are_refused_count_as_actions_of_a_minute() -> None:
+    """Another plan every time, so that none has to wait for itself."""
+    plane, tries = FakePlane([50.0] * 8, k=8), list[float]()
+
+    def refuse(plan: Plan) -> Ticket:
+        tries.append(plane.at_s)
+        raise PlanError("no")
+
+    def shrink(now: Estimate) -> Proposal:
+        keep = 1 + int(now.at_s) % 7
+        then = ExecutorPlan(dict.fromkeys(range(keep), "n1"), (np.arange(8) % keep).astype(np.int32))
+        return Proposal(Plan({"match": then}), "", "fewer tasks", urgent=True)
+
+    plane.apply = refuse  # type: ignore[method-assign]
+    loop = loop_on(plane, Scripted(shrink), max_actions_per_minute=5, hysteresis_s=0)
+    for _ in range(60):
+        loop.turn(plane.step())
+    assert len(tries) == 5
+
+
+@pytest.mark.parametrize("broken", ["apply", "current", "status"])
+def test_an_actuator_that_fails_is_journalled_and_the_loop_turns_on(broken: str) -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
+
+    def fail(*_: object) -> None:
+        raise ConnectionError("the hub is gone")
+
+    setattr(plane, broken, fail)
+    loop = loop_on(plane, policy)
+    for _ in range(4):
+        loop.turn(plane.step())
+    assert "ConnectionError: the hub is gone" in "".join(map(str, loop.journal.decisions()))
+    assert policy.failures[0] == "ConnectionError: the hub is gone"
+
+
+def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
+    plane, asked = FakePlane([50.0, 50.0]), list[float]()
+
+    class Fails(Scripted):
+        def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+            asked.append(now.at_s)
+            raise ZeroDivisionError("division by zero")
+
+        def note_failure(self, reason: str) -> None:
+            raise KeyError(reason)
+
+    loop = loop_on(plane, Fails(lambda now: QUIET))
+    decisions = [loop.turn(plane.step()) for _ in range(4)]
+    assert asked == [2, 3, 4] and decisions[-1].count == 3 and not decisions[-1].acted
+    assert "the policy scripted failed: ZeroDivisionError: division by zero" in str(decisions[-1])
+
+
+def test_an_impossible_plan_is_refused_before_anybody_tries_it() -> None:
+    plane = FakePlane([50.0] * 4)
+
+    def impossible(now: Estimate) -> Proposal:
+        tasks = dict.fromkeys(range(3), "n9")
+        then = ExecutorPlan(tasks, np.arange(4, dtype=np.int32) % 3)
+        return Proposal(Plan({"match": then}), "", "three tasks")
+
+    loop = loop_on(plane, Scripted(impossible))
+    decisions = [loop.turn(plane.step()) for _ in range(3)]
+    assert plane.applied == [] and "node 'n9', which does not exist" in (decisions[-1].refused or "")
+
+
+def test_a_roll_back_that_a_guard_holds_back_is_proposed_until_it_may_be_done() -> None:
+    plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy, settle_s=3, hysteresis_s=1e9, max_actions_per_minute=1)
+    for turn in range(20):
+        loop.turn(plane.step())
+        if turn == 15:
+            loop.guards = replace(loop.guards, max_actions_per_minute=12)
+    backs = [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert "the cap is 1" in (backs[0].refused or "") and backs[-1].acted and len(plane.applied) == 2
+
+
+def test_nothing_is_rolled_back_over_a_change_by_hand_and_the_journal_has_it() -> None:
+    plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy, settle_s=3, hysteresis_s=1e9)
+    for turn in range(40):
+        loop.turn(plane.step())
+        if turn == 2:
+            loop.note_manual(plane.at_s, "'match' goes from 2 to 3 cores")
+    by_hand = [one for one in loop.journal.decisions() if one.symptom == "by hand"]
+    assert [str(one) for one in by_hand] == ["by hand; 'match' goes from 2 to 3 cores"]
+    assert by_hand[0].acted and by_hand[0].at_s == 3.0
+    assert not [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert [entry.inputs is None for entry in loop.journal.entries()].count(True) == 1
+
+
+def test_a_plan_that_can_wait_waits_after_a_change_by_hand() -> None:
+    plane = FakePlane([50.0, 50.0])
+    loop = loop_on(plane, Scripted(move_all_to(1)), cool_down_s=5)
+    loop.turn(plane.step())
+    loop.note_manual(plane.at_s, "moved a shard")
+    decisions = [loop.turn(plane.step()) for _ in range(8)]
+    assert "cooling down after a change by hand" in (decisions[0].refused or "")
+    assert [one.acted for one in decisions].index(True) == 5

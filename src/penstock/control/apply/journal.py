@@ -77,7 +77,7 @@ class Entry:
 
     decision: Decision
     inputs: Inputs | None = None
-    """Those of the first turn; None in a line that only adds what came of it."""
+    """Those of the first turn; None for a change by hand, and in a line that only adds what came of it."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,12 @@ class Journal:
         """Of the last entry."""
         self._errors: dict[str, tuple[int, float, float]] = {}
 
-    def add(self, decision: Decision, inputs: Inputs) -> Decision:
-        """Take a decision, number it, and return it as it stands in the journal: folded into the last one, maybe."""
+    def add(self, decision: Decision, inputs: Inputs | None) -> Decision:
+        """Take a decision, number it, and return it as it stands in the journal: folded into the last one, maybe.
+
+        Args:
+            inputs: None for what was not decided by a policy: nothing can be decided again.
+        """
         last = self._entries[-1].decision if self._entries else None
         kind = _kind(decision)
         if last is not None and self._folds(last, decision, kind):
@@ -234,10 +238,11 @@ def _changed(decision: Decision, **changes: object) -> Decision:
     return found
 
 
-_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+_NUMBER = re.compile(r"(?<![\w#.-])-?\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?(?![\w#])")
+"""One that stands for itself: those of `stats1`, `match#2`, `p99` and `node-3` are part of a name."""
 
 
 def _kind(decision: Decision) -> tuple[str, ...]:
-    """What makes two decisions the same: their words without the numbers in them."""
+    """What makes two decisions the same: their words without the numbers between them."""
     words = (decision.symptom, decision.action, decision.refused or "")
     return (decision.policy, *(_NUMBER.sub("#", one) for one in words))

@@ -107,6 +107,10 @@ class Facts:
     """Row-seconds of delay that carrying it out causes, for each row a second."""
     recent: tuple[Action, ...] = ()
     """Actions of the last minutes, oldest first."""
+    manual_s: float | None = None
+    """When something was last changed by hand."""
+    refused: int = 0
+    """Plans of the last minute that were tried and could not be carried out."""
 
     @property
     def breaks_bound(self) -> bool:
@@ -136,16 +140,20 @@ def guard_moves_in_flight(facts: Facts) -> str | None:
 
 def guard_actions_per_minute(facts: Facts) -> str | None:
     """Refuse more actions within a minute than the cap, urgent ones too: a storm of them never helps."""
-    done, cap = (
-        sum(facts.at_s - action.at_s < 60 for action in facts.recent),
-        facts.guards.max_actions_per_minute,
-    )
+    done = sum(facts.at_s - action.at_s < 60 for action in facts.recent) + facts.refused
+    cap = facts.guards.max_actions_per_minute
     return f"{done} actions in the last minute, the cap is {cap}" if done >= cap else None
 
 
 def guard_cool_down(facts: Facts) -> str | None:
-    """Refuse an action too soon after the last one, unless it is urgent."""
-    if facts.urgent or not facts.recent:
+    """Refuse an action too soon after the last one, or after a change by hand, unless it is urgent."""
+    if facts.urgent:
+        return None
+    if facts.manual_s is not None:
+        left_s = facts.manual_s + facts.guards.cool_down_s - facts.at_s
+        if left_s > 1e-9:
+            return f"cooling down after a change by hand, {left_s:.1f} s left"
+    if not facts.recent:
         return None
     last = facts.recent[-1]
     left_s = (last.at_s if last.ended_s is None else last.ended_s) + facts.guards.cool_down_s - facts.at_s

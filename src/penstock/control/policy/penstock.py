@@ -111,6 +111,7 @@ class PenstockPolicy:
             self._acted_s.pop()
         self._negotiator.forget()
         self._patient_s.clear()
+        self.coarse.note_failure()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         return price(self._decide(now, sla, limits), now, sla, limits)
