@@ -194,8 +194,11 @@ def guard_gain(facts: Facts) -> str | None:
     comes within the time of payback T: g T; what it costs is the delay of rows while their shards are held up. Cores
     given back bring core-seconds for that time, and a core-second counts as much as a row-second for each row a second.
     Predictions are compared with predictions, as no model is free of bias. Where the bound is broken, more cores are
-    worth any cost, and so is any gain.
+    worth any cost, and so is any gain. A plan that leaves every executor as it is (nodes come or go, a bound is split
+    otherwise, executors are split or merged with their tasks) changes no latency at once and is not judged by it.
     """
+    if not facts.plan.executors:
+        return None
     if not math.isfinite(facts.guards.payback_s) or (facts.breaks_bound and facts.freed_cores < 0):
         return None
     if facts.freed_cores > 0:
