@@ -216,8 +216,8 @@ def check_room(
         )
     if sum(room.values()) < cores:
         raise PlanError(
-            f"'{operator}' cannot have {counted(cores, 'core')}: the nodes have {sum(room.values())} for it; ask for fewer, or "
-            "add nodes."
+            f"'{operator}' cannot have {counted(cores, 'core')}: the nodes have {sum(room.values())} for it; ask for "
+            "fewer, or add nodes."
         )
 
 
