@@ -48,13 +48,14 @@ class Begun:
 
 
 class SparkActuator:
-    """Carries out plans on one running query. Used by one thread."""
+    """Carries out plans on one running query. Any thread but the hub's."""
 
     def __init__(self, shell: SparkShell, negotiator: Negotiator | None = None) -> None:
         self._shell = shell
         self._negotiator = negotiator
         self._begun: dict[int, Begun] = {}
         self._count = 0
+        self._guard = threading.Lock()
 
     def apply(self, plan: Plan) -> Ticket:
         """Begin to carry out a plan.
@@ -75,10 +76,11 @@ class SparkActuator:
             threading.Thread(
                 target=self._carry_paused, args=(begun,), name="penstock-paused", daemon=True
             ).start()
-        self._count += 1
-        self._begun = {number: one for number, one in self._begun.items() if number > self._count - 100}
-        self._begun[self._count] = begun
-        return Ticket(self._count)
+        with self._guard:  # the control loop, requests and the user each have a thread
+            self._count += 1
+            self._begun = {number: one for number, one in self._begun.items() if number > self._count - 100}
+            self._begun[self._count] = begun
+            return Ticket(self._count)
 
     def _begin_informed(self, placements: list[Placement], plan: Plan) -> Begun:
         """Begin; what is refused is tried once more after a look at what Spark has now: a node may just have come."""
