@@ -20,11 +20,12 @@ from penstock.control.model.fitting import EpochFits
 from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
 from penstock.control.policy.protocol import Limits, Policy
-from penstock.control.policy.registry import make_policy
+from penstock.control.policy.registry import DEFAULT, make_policy
 from penstock.dataplane.metrics import read_all, success_of
 from penstock.dataplane.sojourns import Success
 from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, current_plans
+from penstock.spark.arguments import check_bound, check_seconds
 from penstock.spark.by_hand import ByHand
 from penstock.spark.control_metrics import CONTROL
 from penstock.spark.journal_file import JournalFile
@@ -67,9 +68,25 @@ class Elasticity:
         """Of latency, where the SLA bounds one."""
         self._cores = real_cores(spark) if is_local(spark) else 0
 
-    def hold(self, sla: SLA, policy: str, every_s: float | None = None) -> None:
-        """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
-        chosen = make_policy(policy)
+    def hold(
+        self, sla: SLA | float, policy: str = DEFAULT, every_s: float | None = None, **options: Any
+    ) -> None:
+        """Begin to hold a bound, or hold another one, or by another policy, from the next turn on.
+
+        Args:
+            sla: the bound; a number is one of seconds on the mean latency, end to end.
+            policy: its name; options may stand behind it, as in `drs:k_max=8`.
+            every_s: time between two turns of the control loop, where this is the first bound to be held.
+            options: of the policy.
+
+        Raises:
+            DeclarationError: a bound, a policy or an option that there cannot be.
+            PlanError: the query has ended.
+        """
+        sla = check_bound(sla)
+        if every_s is not None:
+            every_s = check_seconds("every_s", every_s)
+        chosen = make_policy(policy, **options)
         self._quantile = None if sla.is_mean else float(sla.quantile)
         self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
