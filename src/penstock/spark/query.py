@@ -24,9 +24,18 @@ from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.requests import Desk
-from penstock.errors import DeclarationError, PenstockError, QueryError
+from penstock.errors import DeclarationError, PenstockError, PlanError, QueryError
 from penstock.spark import listening
 from penstock.spark.answering import SLOW, carry_out
+from penstock.spark.arguments import (
+    check_cores,
+    check_kind,
+    check_node,
+    check_nodes,
+    check_seconds,
+    check_shards,
+    check_task,
+)
 from penstock.spark.elasticity import Elasticity
 from penstock.spark.hub import HubOver
 from penstock.spark.ingest import Ingest
@@ -239,7 +248,7 @@ class Query:
                 self._elasticity = Elasticity(self._shell, self._spark, self.name or self.id)
             return self._elasticity
 
-    def rescale(self, operator: str, cores: int, nodes: Mapping[str, int] | None = None) -> str:
+    def rescale(self, operator: str, cores: int, nodes: Mapping[Any, int] | None = None) -> str:
         """Give an operator this many cores; rows keep flowing. Returns what was begun, in a sentence.
 
         Args:
@@ -248,8 +257,9 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator, executors=True)
-        return self.elasticity.by_hand.rescale(operator, cores, nodes)
+        self._check_asked("rescale", operator)
+        cores = check_cores(operator, cores)
+        return self.elasticity.by_hand.rescale(operator, cores, check_nodes(operator, cores, nodes))
 
     def move(self, operator: str, shards: int | Iterable[int], task: int) -> str:
         """Let a task of an operator have these shards.
@@ -257,9 +267,9 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator, executors=True)
+        self._check_asked("move", operator)
         return self.elasticity.by_hand.move(
-            operator, [shards] if isinstance(shards, int) else list(shards), task
+            operator, check_shards(operator, shards), check_task(operator, task)
         )
 
     def split(self, operator: str) -> str:
@@ -272,7 +282,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator, executors=True)
+        self._check_asked("split", operator)
         return self.elasticity.by_hand.split(operator)
 
     def merge(self, operator: str) -> str:
@@ -284,31 +294,43 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator, executors=True)
+        self._check_asked("merge", operator)
         return self.elasticity.by_hand.merge(operator)
 
-    def drain(self, node: str, release: bool = False, timeout: float = 60.0) -> str:
+    def drain(self, node: str | int, release: bool = False, timeout: float = 60.0) -> str:
         """Take everything of this query off a node, and wait until it is; with `release`, give the node back to Spark.
 
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        return self.elasticity.by_hand.drain(node, release, timeout)
+        self._check_runs("drain")
+        return self.elasticity.by_hand.drain(check_node(node), release, check_seconds("timeout", timeout))
 
-    def undrain(self, node: str) -> str:
+    def undrain(self, node: str | int) -> str:
         """Let tasks be put on a node again that was drained.
 
         Raises:
             PlanError: the node is not drained.
         """
-        return self.elasticity.by_hand.undrain(str(node))
+        self._check_runs("undrain")
+        return self.elasticity.by_hand.undrain(check_node(node))
 
     def pause(self) -> None:
-        """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too."""
+        """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too.
+
+        Raises:
+            PlanError: the query has ended.
+        """
+        self._check_runs("pause")
         self._ask(lambda shell: shell.engine.pause(list(shell.engine.runs)))
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Go on after `pause`.
+
+        Raises:
+            PlanError: the query has ended.
+        """
+        self._check_runs("resume")
         self._ask(lambda shell: shell.engine.resume(list(shell.engine.runs)))
 
     def decisions(self) -> tuple[Decision, ...]:
@@ -323,6 +345,18 @@ class Query:
         """
         self._check_operator(operator)
         return self._ask(lambda shell: shell.engine.chains.digests_of(operator)) or []
+
+    def _check_runs(self, verb: str) -> None:
+        if not self.isActive:
+            raise PlanError(f"{verb}: the query has ended; start {self.name or self.id} again first.")
+
+    def _check_asked(self, verb: str, operator: str) -> None:
+        self._check_runs(verb)
+        self._check_operator(operator, executors=True)
+        if self._shell is not None:
+            stages = self._shell.engine.program.stages
+            names = [name for name, spec in stages.items() if spec.kind == "operator"]
+            check_kind(verb, operator, stages[operator_of(operator)].kind, names)
 
     def _check_operator(self, name: str, executors: bool = False) -> None:
         if self._shell is None:

@@ -404,3 +404,19 @@ def test_moves_in_flight_are_those_that_the_actuator_counts_where_it_does() -> N
     held = [loop.turn(plane.step()) for _ in range(2)]
     assert all(not one.acted for one in held)
     assert any("1 shard is on the move" in (one.refused or "") for one in held)
+
+
+@pytest.mark.parametrize(("state_bytes", "refused"), [(10**3, False), (10**10, True)])
+def test_a_plan_of_the_default_policy_is_refused_where_moving_its_state_costs_more_than_it_brings(
+    state_bytes: int, refused: bool
+) -> None:
+    """An idle executor on two nodes could do with less; the state of its shards must cross for that."""
+    plane = FakePlane([5.0] * 16, k=8)
+    plane.plan = ExecutorPlan({at: f"n{1 + at % 2}" for at in range(8)}, plane.plan.task_of)
+    loop = loop_on(plane, make_policy("penstock"))
+    for _ in range(20):
+        sample = plane.step()
+        match = replace(sample.executors["match"], state_bytes=np.full(16, state_bytes, np.int64))
+        loop.turn(replace(sample, executors={"match": match}))
+    said = {one.refused for one in loop.journal.decisions() if one.refused and "core-seconds" in one.refused}
+    assert bool(said) == refused and bool(plane.applied) != refused

@@ -19,6 +19,7 @@ from penstock.control.policy.allocating import (
     Group,
     Want,
     busiest,
+    derive_options,
     in_ratio,
     propose_fit,
     propose_making_do,
@@ -28,6 +29,8 @@ from penstock.control.policy.allocating import (
 from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, derive_station
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
+from penstock.control.policy.options import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_options
+from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Proposal
 from penstock.control.policy.realizing import plan_cores, plan_unit_steps
 from penstock.control.policy.relieving import propose_relief
@@ -77,6 +80,17 @@ class DrsPolicy:
     """Group -> cores that turned out too few, and the rate they were too few for."""
 
     def __post_init__(self) -> None:
+        check_options(
+            self,
+            k_max=COUNT,
+            t_max_s=POSITIVE,
+            t_min_s=NOT_NEGATIVE,
+            reallocation_s=NOT_NEGATIVE,
+            margin=SHARE,
+            min_gain=SHARE,
+            alert_s=POSITIVE,
+            idle_node_s=NOT_NEGATIVE,
+        )
         if self.model not in MODELS:
             raise DeclarationError(
                 f"{self.name}: model must be one of {', '.join(MODELS)}, not {self.model!r}."
@@ -85,12 +99,6 @@ class DrsPolicy:
             raise DeclarationError(
                 f"{self.name}: migration must be {SPREAD} or {UNIT}, not {self.migration!r}."
             )
-        if not 0 <= self.margin < 1:
-            raise DeclarationError(
-                f"{self.name}: margin must be at least 0 and below 1, not {self.margin!r}."
-            )
-        if self.k_max is not None and self.k_max < 1:
-            raise DeclarationError(f"{self.name}: k_max must be at least 1, not {self.k_max!r}.")
         if self.t_max_s is not None:
             self._refuse_crossed(self.t_max_s)
         self._negotiator = Negotiator(self.idle_node_s)
@@ -116,6 +124,9 @@ class DrsPolicy:
         self._negotiator.forget()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
+
+    def _propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)
         if waiting is not None:
             return waiting
@@ -190,7 +201,7 @@ class DrsPolicy:
         usable = derive_usable_cores(now, limits)
         wants = self._squeeze(first, usable)
         symptom = "; ".join(want.symptom for want in wants)
-        options = tuple(option for want in wants for option in want.options)
+        options = derive_options(wants)
         predicted = max((want.predicted_s for want in wants), default=0.0)
         cores = {name: k for want in wants if want.action for name, k in want.cores.items()}
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s

@@ -30,7 +30,9 @@ from penstock.control.policy.nodeloads import (
     NodeLoads,
     derive_node_loads,
 )
+from penstock.control.policy.options import NOT_NEGATIVE, check_options
 from penstock.control.policy.ordering import derive_operators, derive_stations
+from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.wording import count, no_change, propose_unmeasured, propose_waiting
 from penstock.control.sla import SLA
@@ -69,6 +71,7 @@ class EsStreamPolicy:
     """Executor -> its load, in cores, when k* was last found for it."""
 
     def __post_init__(self) -> None:
+        check_options(self, trigger=NOT_NEGATIVE, interval_s=NOT_NEGATIVE)
         if self.placement not in PLACEMENTS:
             raise DeclarationError(
                 f"{self.name}: placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}."
@@ -87,6 +90,9 @@ class EsStreamPolicy:
         self._negotiator.forget()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
+
+    def _propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)
         if waiting is not None:
             return waiting
