@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -65,7 +64,6 @@ class Elasticity:
         """Nodes that a policy may bring the application to; 0: as many as were there at once."""
         self._most_nodes = 1
         self._file: JournalFile | None = None
-        self._noted: deque[tuple[float, str]] = deque(maxlen=1_000)
         self._sampled_s = 0.0
         self._quantile: float | None = None
         """Of latency, where the SLA bounds one."""
@@ -207,11 +205,6 @@ class Elasticity:
 
     def _refresh(self, loop: ControlLoop) -> None:
         loop.limits = self._limits()
-        note = getattr(loop, "note_manual", None)
-        while self._noted:
-            at_s, sentence = self._noted.popleft()
-            if note is not None:
-                note(at_s, sentence)
 
     def _limits(self) -> Limits:
         seen = self._see()
@@ -247,9 +240,10 @@ class Elasticity:
         return [_node(one.executor_id, one.cores, loads) for one in there]
 
     def _note(self, sentence: str) -> None:
-        """Let the journal have what a person asked for, at the loop's next turn: it is written by one thread."""
-        if self._steering is not None:
-            self._noted.append((self._shell.hub.ask(self._shell.engine.now), sentence))
+        """Let the loop, and with it the journal, know what a person asked for."""
+        loop = self._steering.loop if self._steering is not None else None
+        if (note := getattr(loop, "note_manual", None)) is not None:
+            note(self._shell.engine.now(), sentence)
 
 
 @dataclass(frozen=True)
