@@ -209,14 +209,14 @@ class Elasticity:
     def _limits(self) -> Limits:
         seen = self._see()
         there = self._nodes(seen)
-        self._most_nodes = max(self._most_nodes, len(there))
+        self._most_nodes = max(self._most_nodes, len(there) + len(seen.drained))
         # In local mode Spark is told of more slots than there are cores; those are not for a policy to give.
         cores = min(seen.capacity, self._cores) if self._cores else seen.capacity - seen.source_tasks
         return Limits(
             max(1, cores),
             max_nodes=len(there)
             if is_local(self._spark)
-            else max(self.max_nodes or self._most_nodes, len(there)),
+            else max((self.max_nodes or self._most_nodes) - len(seen.drained), len(there)),
             cores_per_node=max((node.cores for node in there), default=1),
             redeals=True,
         )
