@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import FOUND, answer, one_line_errors
+from penstock.cli.output import FOUND, answer, check_writable, one_line_errors
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.inspecting import is_checkpoint
 from penstock.dataplane.requests import Request, ask
@@ -197,6 +197,7 @@ def check_cores(cores: int) -> int:
 
 def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None) -> None:
     with one_line_errors():
+        check_writable(json)
         found = ask(PosixDisk(), checkpoint_folder(checkpoint), request, timeout_s)
         answer(
             found, json, lambda console: console.print("\n".join([*found.lines, found.text]), markup=False)

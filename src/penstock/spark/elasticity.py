@@ -21,7 +21,7 @@ from penstock.control.model.fitting import EpochFits
 from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
 from penstock.control.policy.protocol import Limits, Policy
-from penstock.control.policy.registry import DEFAULT, make_policy
+from penstock.control.policy.registry import DEFAULT, make_policy_for
 from penstock.dataplane.metrics import read_all, success_of
 from penstock.dataplane.sojourns import Success
 from penstock.errors import PlanError
@@ -87,7 +87,7 @@ class Elasticity:
         sla = check_bound(sla)
         if every_s is not None:
             every_s = check_seconds("every_s", every_s)
-        chosen = make_policy(policy, **options)
+        chosen = make_policy_for(sla, policy, **options)
         self._quantile = None if sla.is_mean else float(sla.quantile)
         self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
@@ -241,9 +241,8 @@ class Elasticity:
 
     def _note(self, sentence: str) -> None:
         """Let the loop, and with it the journal, know what a person asked for."""
-        loop = self._steering.loop if self._steering is not None else None
-        if (note := getattr(loop, "note_manual", None)) is not None:
-            note(self._shell.engine.now(), sentence)
+        if self._steering is not None:
+            self._steering.loop.note_manual(self._shell.engine.now(), sentence)
 
 
 @dataclass(frozen=True)
