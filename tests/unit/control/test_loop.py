@@ -381,6 +381,7 @@ def test_nothing_is_decided_while_the_query_is_paused_and_the_pause_is_no_rate()
     for _ in range(3):
         loop.turn(plane.step())
     assert len(seen) == before + 3 and min(seen[before:]) > 50, "two shards of 50 rows a second"
+    assert loop._past.manual_s == 30.0, "no decision before the pause is blamed for what waited"
 
 
 class NodesLate(FakePlane):
