@@ -26,8 +26,9 @@ def cluster() -> Iterator[LocalCluster]:
 def throw_plans(
     on: LocalCluster, folder: Path, count: int, seed: int, *, kill_every: int = 5, drain: bool = True
 ) -> Iterator[str]:
-    """Throw `count` random plans at a running query, half of them before the one before is done; kill a worker during
-    every fifth; in the end drain a node and give it back. Then output and digests equal the undisturbed replay."""
+    """Throw `count` random plans at a running query, about half of them as requests to its handle (cores, moves, splits,
+    merges), every other one before the one before is done; kill a worker during every fifth; in the end drain a node and
+    give it back. Then output and digests equal the undisturbed replay."""
     draw = random.Random(seed)
     run = Run(folder, rate=RATE, topology="shapes")
     with driver(on, run, nodes=WORKERS) as one:

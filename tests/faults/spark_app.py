@@ -22,8 +22,10 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 import penstock
+from penstock.dataplane.program import operator_of
 from penstock.errors import PlanError
 from penstock.sim.plans import random_plan
+from penstock.spark.applying import current_plans
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -187,11 +189,14 @@ def end_sources(shell: Any) -> int:
 
 
 def carry_out(query: Any, order: dict[str, Any]) -> dict[str, Any]:
-    """Throw a random plan at the query, or drain a node and give it back; say what came of it."""
+    """Throw a random plan at the query, half of them through its handle, or drain a node and give it back; say what came
+    of it."""
     try:
         if "drain" in order:
             return {"said": query.drain(order["drain"], release=True, timeout=order["seconds"])}
         draw = random.Random(order["plan"])
+        if draw.random() < 0.5:
+            return {"said": ask_by_hand(query, draw)}
         return {"said": query._shell.hub.ask(lambda: throw_plan(query._shell.engine, draw))}
     except PlanError as error:
         return {"refused": str(error)}
@@ -205,14 +210,32 @@ def throw_plan(engine: Any, draw: random.Random) -> str:
     return f"{', '.join(one.stage for one in plan)}: {moved} shards"
 
 
+def ask_by_hand(query: Any, draw: random.Random) -> str:
+    """Ask the handle for something at random, as a user would: other cores, moved shards, a split or a merge."""
+    plans = query._ask(lambda shell: current_plans(shell.engine))
+    name = draw.choice(sorted(plans))
+    match draw.choice(("rescale", "move", "split", "merge")):
+        case "rescale":
+            return str(query.rescale(operator_of(name), draw.randint(1, 6)))
+        case "move":
+            mine = [shard for shard, task in enumerate(plans[name].task_of.tolist()) if task >= 0]
+            shards = draw.sample(mine, draw.randint(1, len(mine)))
+            return str(query.move(name, shards, draw.choice(sorted(plans[name].tasks))))
+        case "split":
+            return str(query.split(name))
+        case _:
+            return str(query.merge(name))
+
+
 def look(shell: Any, counted: str) -> dict[str, Any]:
     engine = shell.engine
     placing = engine.placing
     return {
-        "rows": engine.chains[counted].rows_in,
+        "rows": sum(chain.rows_in for chain in engine.chains.of(counted)),
         "leases": dict(shell.lease_pids),
         "ready": all(bool(run.ready.all()) for run in engine.runs.values()),
-        "settled": all(map(placing.is_settled, engine.runs)),
+        "settled": all(map(placing.is_settled, engine.runs))
+        and not any(map(engine.redealing.is_under_way, engine.program.stages)),
         "nodes": sorted({lease.node for lease in engine.leases.values()}),
         "moves": placing.moves.made,
         "given_up": [why for name in engine.runs if (why := placing.why_not(name)) is not None],

@@ -46,8 +46,10 @@ class Change:
         return max(0.0, (self.latency.max_ms - usual_ms) / 1e3) if self.latency is not None else 0.0
 
 
-def await_that(holds: Callable[[], bool], what: str, timeout_s: float, query: Any) -> None:
-    """Wait until something holds.
+def await_that(
+    holds: Callable[[], bool], what: str, timeout_s: float, query: Any, every_s: float = 0.001
+) -> None:
+    """Wait until something holds; look so often.
 
     Raises:
         ChangeError: it did not in time, or the query ended.
@@ -58,7 +60,7 @@ def await_that(holds: Callable[[], bool], what: str, timeout_s: float, query: An
             raise query.exception()
         if time.monotonic() > deadline:
             raise ChangeError(f"{what} did not happen within {timeout_s:.0f} s.")
-        time.sleep(0.001)
+        time.sleep(every_s)
 
 
 def apply_plan(query: Any, plan: Plan, timeout_s: float = 90.0) -> Outcome:

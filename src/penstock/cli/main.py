@@ -84,7 +84,7 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="static_8, or a policy's name with options: streamswitch:margin=0.4; may be repeated"
+            help="static_8, or a policy's name with options: streamswitch:margin=0.4, advise:drs; may be repeated"
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "1",
@@ -103,12 +103,12 @@ def simulate(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="write one HTML file with table and charts")] = None,
 ) -> None:
-    """Compare policies on simulated hours of traffic, with the oracle that bounds them all."""
+    """Compare policies on simulated hours of traffic. The oracle is all cores, perfectly balanced, rows served in order of
+    arrival: no policy is better while its cores suffice; in an overload one that lets some shards wait can be."""
     from penstock.cli.simulate import DEFAULT_POLICIES, run_simulate
 
     chosen = policy or list(DEFAULT_POLICIES)
-    numbers = [int(seed) for seed in seeds.split(",")]
-    raise typer.Exit(run_simulate(workload, chosen, numbers, hours, interval, epochs, json, plots, html))
+    raise typer.Exit(run_simulate(workload, chosen, seeds, hours, interval, epochs, json, plots, html))
 
 
 @app.command()
@@ -171,7 +171,7 @@ def doctor(
 ) -> None:
     """Say whether this machine is fit to run queries, and what to do where it is not; exit code 1 if it is not."""
     from penstock.cli.doctor import Level, run_checks
-    from penstock.cli.output import FOUND, answer
+    from penstock.cli.output import FOUND, answer, one_line_errors
 
     checks = []
     for check in run_checks(checkpoint, quick):
@@ -179,7 +179,8 @@ def doctor(
         if json != "-":
             fix = f"; {check.fix}" if check.fix else ""
             typer.echo(f"{check.level:<4}  {check.what}: {check.found}{fix}")
-    answer(checks, json, lambda console: None)
+    with one_line_errors():
+        answer(checks, json, lambda console: None)
     if any(check.level is Level.FAIL for check in checks):
         raise typer.Exit(FOUND)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_format
+import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from penstock.errors import PenstockError
+from penstock.errors import DeclarationError, PenstockError
 
 USAGE, FOUND = 2, 1
 """Exit codes: asked for something that is not there; something was found."""
@@ -31,7 +33,27 @@ def answer(payload: Any, json: str | None, show: Callable[[Console], None]) -> N
         return
     show(Console() if sys.stdout.isatty() else Console(width=_WIDTH))
     if json is not None:
-        Path(json).write_text(text + "\n")
+        try:
+            Path(json).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise DeclarationError(f"{json} cannot be written: {error.strerror}.") from error
+
+
+def check_writable(path: str | Path | None) -> None:
+    """Refuse a file that cannot be written before what it is for has taken its time; `-` and None are none.
+
+    Raises:
+        DeclarationError: its folder is not there, or it is a folder itself, or may not be written to.
+    """
+    if path is None or str(path) == "-":
+        return
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise DeclarationError(f"{file} cannot be written: there is no folder {file.parent}; make it first.")
+    if file.is_dir():
+        raise DeclarationError(f"{file} is a folder; name a file.")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise DeclarationError(f"{file} cannot be written: permission denied.")
 
 
 @contextmanager
@@ -62,6 +84,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set):
         return [plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it
     return value.hex() if isinstance(value, bytes) else value
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json as json_format
+import math
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.output import answer, one_line_errors
+from penstock.cli.query import checkpoint_folder
 from penstock.control.plan.capacity import Capacity, OperatorRate, plan_capacity
 from penstock.control.sla import SLA
-from penstock.dataplane.disk import PosixDisk, check_scheme
+from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.requests import Request, ask
 from penstock.errors import DeclarationError
 
@@ -57,7 +61,8 @@ def read_operator(text: str) -> OperatorRate:
     parts = text.split(":")
     try:
         name, numbers = parts[0], [float(part) for part in parts[1:]]
-        if not name or not 2 <= len(numbers) <= 3 or min(numbers) < 0 or numbers[1] <= 0:
+        finite = all(0 <= number < math.inf for number in numbers)
+        if not name or not 2 <= len(numbers) <= 3 or not finite or numbers[1] <= 0:
             raise ValueError
     except ValueError:
         raise DeclarationError(
@@ -68,7 +73,8 @@ def read_operator(text: str) -> OperatorRate:
 
 
 def _measured(checkpoint: str, timeout_s: float) -> tuple[list[OperatorRate], str]:
-    found = ask(PosixDisk(), check_scheme(checkpoint), Request("rates", time.time()), timeout_s)
+    folder = checkpoint_folder(Path(checkpoint))
+    found = ask(PosixDisk(), folder, Request("rates", time.time()), timeout_s)
     if not found.ok:
         raise DeclarationError(found.text)
     return [OperatorRate(**json_format.loads(line)) for line in found.lines], found.text
@@ -81,16 +87,17 @@ def _show(
     table.add_column("load")
     for one in operators:
         table.add_column(
-            f"{one.name}\n{one.rate_per_s:,.0f}/s, {one.service_per_s:,.0f}/s a core", justify="right"
+            f"{escape(one.name)}\n{one.rate_per_s:,.0f}/s, {one.service_per_s:,.0f}/s a core", justify="right"
         )
-    for name in ("cores", "nodes", "predicted"):
+    what = "mean" if sla.is_mean else f"p{100 * float(sla.quantile):g}"
+    for name in ("cores", "nodes", f"predicted {what}"):
         table.add_column(name, justify="right")
     for row in found:
         if row.problem and not row.cores:
-            table.add_row(f"{row.factor:g}x", *["" for _ in operators], "", "", row.problem)
+            table.add_row(f"{row.factor:g}x", *["" for _ in operators], "", "", escape(row.problem))
             continue
         cores = [str(row.cores[one.name]) for one in operators]
-        told = f"{row.predicted_s * 1e3:,.1f} ms" + (f"; {row.problem}" if row.problem else "")
+        told = f"{row.predicted_s * 1e3:,.1f} ms" + (f"; {escape(row.problem)}" if row.problem else "")
         table.add_row(f"{row.factor:g}x", *cores, str(row.total), str(row.nodes), told)
     console.print(table)
     console.print(confidence, markup=False)

@@ -12,10 +12,13 @@ from penstock.cli.output import FOUND, answer, one_line_errors
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.inspecting import is_checkpoint
 from penstock.dataplane.requests import Request, ask
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, DeclarationError
+from penstock.topology.sla import SLA
 
 app = typer.Typer(no_args_is_help=True, help="Ask a running query for other cores, shards or nodes.")
 
+MOST = 65_535
+"""Largest number of a shard or task, and most cores that can be asked for."""
 Folder = Annotated[Path, typer.Argument(help="the folder given as checkpointLocation")]
 Operator = Annotated[str, typer.Argument(help="name of the operator")]
 Json = Annotated[
@@ -28,25 +31,37 @@ Timeout = Annotated[float, typer.Option(help="seconds to wait for the answer")]
 def rescale(
     checkpoint: Folder,
     operator: Operator,
-    cores: Annotated[int, typer.Option(help="cores that it should have")],
+    cores: Annotated[int | None, typer.Option(help="cores that it should have")] = None,
+    nodes: Annotated[
+        str | None, typer.Option(help="where, as executor id=cores: 0=3,1=1; they add up to --cores")
+    ] = None,
     timeout: Timeout = 10.0,
     json: Json = None,
 ) -> None:
     """Give an operator this many cores while rows flow."""
-    _ask(checkpoint, Request("rescale", time.time(), operator=operator, cores=cores), timeout, json)
+    with one_line_errors():
+        where = read_nodes(nodes) if nodes is not None else {}
+        if cores is None and not where:
+            raise DeclarationError("say how many: --cores 4, or --nodes 0=3,1=1.")
+        wanted = check_cores(sum(where.values()) if cores is None else cores)
+    asked = Request("rescale", time.time(), operator=operator, cores=wanted, nodes=where)
+    _ask(checkpoint, asked, timeout, json)
 
 
 @app.command()
 def move(
     checkpoint: Folder,
     operator: Operator,
-    shards: Annotated[str, typer.Option(help="comma-separated numbers")],
+    shards: Annotated[str, typer.Option(help="numbers and ranges: 3,17,20-24")],
     task: Annotated[int, typer.Option(help="index of the task that gets them")],
     timeout: Timeout = 10.0,
     json: Json = None,
 ) -> None:
     """Give shards of an operator to another of its tasks."""
-    numbers = [int(one) for one in shards.split(",")]
+    with one_line_errors():
+        numbers = read_shards(shards)
+        if not 0 <= task <= MOST:
+            raise DeclarationError(f"--task {task}: tasks are counted from 0.")
     asked = Request("move", time.time(), operator=operator, shards=numbers, task=task)
     _ask(checkpoint, asked, timeout, json)
 
@@ -91,11 +106,15 @@ def resume(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> No
 def hold(
     checkpoint: Folder,
     latency: Annotated[float, typer.Option(help="seconds that rows may take on average, end to end")],
-    policy: Annotated[str, typer.Option(help="by which it is held")] = "penstock",
+    policy: Annotated[
+        str, typer.Option(help="by which it is held, with its options: drs:k_max=8")
+    ] = "penstock",
     timeout: Timeout = 10.0,
     json: Json = None,
 ) -> None:
     """Hold a latency bound from now on, or another one, or by another policy."""
+    with one_line_errors():
+        SLA(latency)  # says what is wrong with it
     _ask(checkpoint, Request("hold", time.time(), latency_s=latency, policy=policy), timeout, json)
 
 
@@ -111,9 +130,63 @@ def tasks(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> Non
     _ask(checkpoint, Request("tasks", time.time()), timeout, json)
 
 
+def read_shards(text: str) -> list[int]:
+    """Read numbers of shards and ranges of them: `3,17,20-24`.
+
+    Raises:
+        DeclarationError: it is not of that form.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (one.strip() for one in part.partition("-"))
+        ends = [first, last] if dash else [first, first]
+        if not all(one.isascii() and one.isdigit() and int(one) <= MOST for one in ends):
+            raise _wrong_shards(text, part)
+        if int(ends[0]) > int(ends[1]):
+            raise _wrong_shards(text, part)
+        found += range(int(ends[0]), int(ends[1]) + 1)
+    return list(dict.fromkeys(found))
+
+
+def _wrong_shards(text: str, part: str) -> DeclarationError:
+    return DeclarationError(
+        f"--shards {text!r}: {part!r} is no shard; write numbers and ranges such as 3,17,20-24."
+    )
+
+
+def read_nodes(text: str) -> dict[str, int]:
+    """Read cores by node: `0=3,1=1`.
+
+    Raises:
+        DeclarationError: it is not of that form.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        node, equals, count = (one.strip() for one in part.partition("="))
+        if not (equals and node and count.isascii() and count.isdigit() and int(count) <= MOST):
+            raise DeclarationError(
+                f"--nodes {text!r}: {part!r} is no node; write executor id=cores, such as 0=3,1=1."
+            )
+        if node in found:
+            raise DeclarationError(f"--nodes {text!r}: node {node} is named twice; name it once.")
+        found[node] = int(count)
+    return found
+
+
+def check_cores(cores: int) -> int:
+    """Refuse what no cluster has before it is asked for.
+
+    Raises:
+        DeclarationError: it is no number of cores.
+    """
+    if not 1 <= cores <= MOST:
+        raise DeclarationError(f"--cores {cores}: give between 1 and {MOST:,}.")
+    return cores
+
+
 def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None) -> None:
     with one_line_errors():
-        found = ask(PosixDisk(), _folder(checkpoint), request, timeout_s)
+        found = ask(PosixDisk(), checkpoint_folder(checkpoint), request, timeout_s)
         answer(
             found, json, lambda console: console.print("\n".join([*found.lines, found.text]), markup=False)
         )
@@ -121,7 +194,12 @@ def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None)
             raise typer.Exit(FOUND)
 
 
-def _folder(checkpoint: Path) -> str:
+def checkpoint_folder(checkpoint: Path) -> str:
+    """Return the folder that requests go to.
+
+    Raises:
+        CheckpointError: it is no checkpoint.
+    """
     folder = check_scheme(str(checkpoint))
     if not is_checkpoint(PosixDisk(), folder):
         raise CheckpointError(

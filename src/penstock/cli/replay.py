@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.output import FOUND, USAGE, answer, end_with, one_line_errors
@@ -28,10 +29,11 @@ def _show(console: Console, found: Replay) -> None:
     if found.differences:
         table = Table("decision", "at", "recorded", "decided again", box=None, header_style="")
         for one in found.differences:
-            table.add_row(str(one.number), f"{one.at_s:.1f} s", one.recorded, one.decided)
+            table.add_row(str(one.number), f"{one.at_s:.1f} s", escape(one.recorded), escape(one.decided))
         console.print(table)
     console.print(
         f"{found.policy}: {found.decided} decided again, {len(found.differences)} differ; "
         f"{found.actions_recorded} actions recorded, {found.actions_decided} now; {found.skipped} skipped",
         highlight=False,
+        markup=False,
     )

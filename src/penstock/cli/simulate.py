@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from penstock.cli.output import answer, one_line_errors, plain
-from penstock.cli.simulate_view import comparison_table, write_html, write_plots
+from penstock.cli.output import answer, check_writable, one_line_errors, plain
+from penstock.cli.simulate_view import check_plots, comparison_table, write_html, write_plots
 from penstock.control.policy.registry import make_policy
 from penstock.errors import DeclarationError
 from penstock.sim.elastic.cases import Case, order_stream_case
@@ -27,12 +28,14 @@ WORKLOADS: dict[str, Callable[..., Case]] = {
 DEFAULT_POLICIES = ("static_8", "streamswitch", "penstock")
 
 _STATIC = "static_"
+SHORTEST_S = 1.0
+"""Of a simulation: one window of the bound."""
 
 
 def run_simulate(
     workload: str,
     policies: list[str],
-    seeds: list[int],
+    seeds: str,
     hours: float,
     interval_s: float,
     epochs: bool,
@@ -44,15 +47,21 @@ def run_simulate(
     with one_line_errors():
         if workload not in WORKLOADS:
             raise DeclarationError(f"there is no workload '{workload}'; there is {', '.join(WORKLOADS)}.")
+        check_span(hours, interval_s)
+        for path in (json, html):
+            check_writable(path)
+        if plots is not None:
+            check_plots()
         contenders = [derive_contender(text) for text in policies]
+        numbers = read_seeds(seeds)
         cases = (
             WORKLOADS[workload](
                 seed, seconds=hours * 3600.0, interval_s=interval_s, epochs=EpochTiming() if epochs else None
             )
-            for seed in seeds
+            for seed in numbers
         )
         results = compare(cases, contenders, lambda what: typer.echo(what, err=True))
-        title = f"{workload}, {hours:g} simulated hours, {len(seeds)} seeds"
+        title = f"{workload}, {hours:g} simulated hours, {len(numbers)} seeds"
 
         def show(console: Console) -> None:
             console.print(comparison_table(results, title))
@@ -65,8 +74,39 @@ def run_simulate(
     return 0
 
 
+def check_span(hours: float, interval_s: float) -> None:
+    """Refuse a span without a turn of the control loop.
+
+    Raises:
+        DeclarationError: it names the option and what to give.
+    """
+    for name, value in (("--hours", hours), ("--interval", interval_s)):
+        if not 0 < value < math.inf:
+            raise DeclarationError(f"{name} must be a positive number, not {value:g}.")
+    if hours * 3600.0 < max(interval_s, SHORTEST_S):
+        raise DeclarationError(
+            f"--hours {hours:g} is shorter than {max(interval_s, SHORTEST_S):g} s: simulate at least "
+            f"{max(interval_s, SHORTEST_S) / 3600.0:.2g} hours."
+        )
+
+
+def read_seeds(text: str) -> list[int]:
+    """Read comma-separated seeds.
+
+    Raises:
+        DeclarationError: something else than whole numbers of zero or more.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    wrong = [part for part in parts if not (part.isascii() and part.isdigit())]
+    if wrong:
+        raise DeclarationError(
+            f"--seeds {text!r}: {wrong[0]!r} is no seed; write whole numbers such as 1,2,3."
+        )
+    return [int(part) for part in parts]
+
+
 def derive_contender(text: str) -> Contender:
-    """Return the contender that a text names: `static_8`, `streamswitch`, or `streamswitch:margin=0.4`.
+    """Return the contender that a text names: `static_8`, `streamswitch`, `streamswitch:margin=0.4` or `advise:drs`.
 
     Raises:
         DeclarationError: it names none.
@@ -75,28 +115,8 @@ def derive_contender(text: str) -> Contender:
         if not text[len(_STATIC) :].isdigit() or not int(text[len(_STATIC) :]):
             raise DeclarationError(f"policy '{text}': write static_8 for eight tasks.")
         return static(int(text[len(_STATIC) :]))
-    name, _, rest = text.partition(":")
-    options = dict(_option(text, part) for part in rest.split(",") if part)
-    guards = make_guards(make_policy(name, **options))  # says at once what is wrong with it
-    return Contender(
-        text,
-        lambda: make_policy(name, **options),
-        guards=guards,
-    )
-
-
-def _option(text: str, part: str) -> tuple[str, Any]:
-    key, equals, value = part.partition("=")
-    if not equals or not key.isidentifier():
-        raise DeclarationError(f"policy '{text}': write options as name=value, separated by commas.")
-    try:
-        return key, int(value)
-    except ValueError:
-        pass
-    try:
-        return key, float(value)
-    except ValueError:
-        return key, {"true": True, "false": False}.get(value, value)
+    guards = make_guards(make_policy(text))  # says at once what is wrong with it
+    return Contender(text, lambda: make_policy(text), guards=guards)
 
 
 def _payload(results: list[Result], title: str) -> dict[str, Any]:

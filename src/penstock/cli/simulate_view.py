@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html as markup
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.control.measure.sample import F64
@@ -27,7 +29,7 @@ def comparison_table(results: Sequence[Result], title: str) -> Table:
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name == "policy" else "right")
     for one in summarise(results):
-        table.add_row(*_cells(one))
+        table.add_row(*map(escape, _cells(one)))
     return table
 
 
@@ -50,18 +52,27 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
+def check_plots() -> None:
+    """Refuse plots where nothing can draw them.
+
+    Raises:
+        DeclarationError: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise DeclarationError(
+            "PNG plots need matplotlib: pip install 'penstock[plots]'; --html needs nothing."
+        )
+
+
 def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
     """Write PNG plots: success against tasks, and each run of the first seed over time.
 
     Raises:
         DeclarationError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise DeclarationError(
-            "PNG plots need matplotlib: pip install 'penstock[plots]'; --html needs nothing."
-        ) from error
+    check_plots()
+    from matplotlib.figure import Figure
+
     folder.mkdir(parents=True, exist_ok=True)
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()

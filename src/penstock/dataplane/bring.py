@@ -35,35 +35,39 @@ def bring_shards(
     Raises:
         CorruptFileError: a snapshot or delta that the chain names is damaged.
     """
+    taken = _take_locals(state, message, disk, checkpoint, node_dir)
     results: list[tuple[BroughtShard, str]] = []
     rebuild: list[tuple[BringShard, str]] = []
     for wanted in message.shards:
-        name = f"{home}/{prefix}{message.stage}-{message.task}-{wanted.shard}"
-        if _take_local(state, wanted, message.deltas, disk, checkpoint, node_dir):
+        if wanted.shard in taken:
             assert wanted.local is not None
             results.append((BroughtShard(wanted.shard, True, "local"), wanted.local))
         else:
+            name = f"{home}/{prefix}{message.stage}-{message.task}-{wanted.shard}"
             rebuild.append((wanted, name))
     results.extend(_rebuild(state, rebuild, message.deltas, disk, checkpoint, node_dir))
     return results
 
 
-def _take_local(
-    state: TaskState,
-    wanted: BringShard,
-    deltas: Iterable[DeltaFrame],
-    disk: Disk,
-    checkpoint: str,
-    node_dir: str,
-) -> bool:
-    if wanted.local is None or not state.open(
-        wanted.shard, f"{node_dir}/{wanted.local}", wanted.local_version
-    ):
-        return False
-    behind = {wanted.shard: wanted.local_version}
-    if wanted.local_version < wanted.version:
-        _apply_deltas(state, behind, {wanted.shard: wanted.version}, deltas, disk, checkpoint)
-    return state.seal(wanted.shard, wanted.version, wanted.digest)
+def _take_locals(
+    state: TaskState, message: Bring | Prepare, disk: Disk, checkpoint: str, node_dir: str
+) -> set[int]:
+    """Take over the environments that are on this node; return the shards for which that gave what the chain says.
+
+    Deltas are read once for all of them: rows of all these shards wait, and every delta has entries of many.
+    """
+    opened = [
+        wanted
+        for wanted in message.shards
+        if wanted.local is not None
+        and state.open(wanted.shard, f"{node_dir}/{wanted.local}", wanted.local_version)
+    ]
+    behind, goal = {}, {}
+    for wanted in opened:
+        if wanted.local_version < wanted.version:
+            behind[wanted.shard], goal[wanted.shard] = wanted.local_version, wanted.version
+    _apply_deltas(state, behind, goal, message.deltas, disk, checkpoint)
+    return {wanted.shard for wanted in opened if state.seal(wanted.shard, wanted.version, wanted.digest)}
 
 
 def _rebuild(

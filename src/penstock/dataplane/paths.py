@@ -13,7 +13,8 @@ CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streamin
 CHECKPOINT/imported/<operator>/            state that `penstock import` brought: a manifest and parts
 CHECKPOINT/export/<operator>/head          whose export it is, and the schema of its rows
 CHECKPOINT/export/<operator>/e000000001    manifest of one epoch of an export
-CHECKPOINT/requests/<id>.ask               what a person asks of the running query; <id>.answer is what came of it
+CHECKPOINT/requests/<id>.ask               what a person asks of the running query; <id>.taken: it was begun
+CHECKPOINT/requests/<id>.answer            what came of it
 ```
 """
 

@@ -22,7 +22,7 @@ from penstock.dataplane.identity import StageIdentity
 from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.keys.hashing import hash_keys, shards_of
 from penstock.dataplane.keys.kinds import key_types
-from penstock.dataplane.logic.aggregate_words import derive_words, is_fixed_width
+from penstock.dataplane.logic.aggregate_words import derive_words, format_of, is_fixed_width
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.state.column_entries import (
     EntryFormat,
@@ -145,7 +145,7 @@ def _columnar(stage: StageIdentity, given: pa.Schema, operator: str) -> EntryFor
     if not is_fixed_width(aggregates, types):
         return None
     words, _ = derive_words(aggregates, types)
-    return EntryFormat(len(words), sum(word.bit is not None for word in words))
+    return format_of(words)
 
 
 @dataclass(frozen=True)

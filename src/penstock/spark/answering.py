@@ -28,7 +28,7 @@ def carry_out(query: Query, request: Request) -> Answer:
 
 
 def _rescale(query: Query, asked: Request) -> Answer:
-    return Answer(True, query.rescale(asked.operator, asked.cores))
+    return Answer(True, query.rescale(asked.operator, asked.cores, asked.nodes or None))
 
 
 def _move(query: Query, asked: Request) -> Answer:
@@ -90,3 +90,5 @@ VERBS: dict[str, Callable[[Query, Request], Answer]] = {
     "tasks": _tasks,
     "rates": _rates,
 }
+SLOW = ("drain", "rates")
+"""Verbs that wait for something to happen."""

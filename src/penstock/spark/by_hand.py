@@ -44,12 +44,6 @@ class ByHand:
 
     def rescale(self, operator: str, cores: int, wanted: Mapping[str, int] | None) -> str:
         """Plan this many cores for an operator and begin to carry it out."""
-        if cores < 1:
-            raise PlanError(
-                f"'{operator}' must keep at least one core, not {cores}; stop or pause the query instead."
-            )
-        if wanted is not None and sum(wanted.values()) != cores:
-            raise PlanError(f"'{operator}': the cores of {dict(wanted)} do not add up to {cores}.")
         shards, room = self._shell.hub.ask(
             lambda: (
                 [
@@ -62,6 +56,7 @@ class ByHand:
         if wanted is not None and len(shards) > 1:
             names = ", ".join(one.executor for one in shards)
             raise PlanError(f"'{operator}' has the executors {names}; say the nodes of one of them.")
+        check_room(operator, cores, room, wanted)
         plans, moved = {}, 0
         for one, share in zip(shards, share_cores(operator, shards, cores), strict=True):
             placed = plan_executor(
@@ -96,10 +91,6 @@ class ByHand:
         operator, now = self._executor_with(operator, shards)
         if task not in now.tasks:
             raise PlanError(f"'{operator}' has no task {task}; it has {', '.join(map(str, now.tasks))}.")
-        there = len(now.task_of)
-        wrong = [shard for shard in shards if not 0 <= shard < there]
-        if wrong:
-            raise PlanError(f"'{operator}' has no shard {wrong[0]}; it has {there}, numbered from 0.")
         task_of = now.task_of.copy()
         task_of[list(shards)] = task
         self._actuator.apply(Plan({operator: ExecutorPlan(now.tasks, task_of)}))
@@ -109,11 +100,15 @@ class ByHand:
         """The executor of an operator that has all of these shards; its only one, where nobody does."""
         current = self._actuator.current()
         mine = {name: plan for name, plan in current.items() if operator in (name, operator_of(name))}
-        for name, plan in mine.items():
-            if all(0 <= shard < len(plan.task_of) and plan.task_of[shard] >= 0 for shard in shards):
-                return name, plan
         if not mine:
             raise PlanError(f"'{operator}' is no operator, or an executor that has no shards.")
+        there = len(next(iter(mine.values())).task_of)
+        wrong = [shard for shard in shards if not 0 <= shard < there]
+        if wrong:
+            raise PlanError(f"'{operator}' has no shard {wrong[0]}; it has {there}, numbered from 0.")
+        for name, plan in mine.items():
+            if all(plan.task_of[shard] >= 0 for shard in shards):
+                return name, plan
         if len(mine) > 1:
             raise PlanError(
                 f"shards {', '.join(map(str, shards))} are not all in one executor of '{operator}', which has "
@@ -195,6 +190,26 @@ class ByHand:
         return {one.executor_id: max(one.cores - held[one.executor_id], 0) for one in nodes(self._spark)}
 
 
+def check_room(
+    operator: str, cores: int, room: Mapping[str, int], wanted: Mapping[str, int] | None = None
+) -> None:
+    """Refuse more cores than there are, before anything is dealt, and nodes that are not there.
+
+    Raises:
+        PlanError: it says what there is.
+    """
+    unknown = [node for node in wanted or () if node not in room]
+    if unknown:
+        raise PlanError(
+            f"'{operator}': there is no node {unknown[0]}; the nodes there are: {', '.join(sorted(room))}."
+        )
+    if sum(room.values()) < cores:
+        raise PlanError(
+            f"'{operator}' cannot have {cores} cores: the nodes have {sum(room.values())} for it; ask for fewer, or "
+            "add nodes."
+        )
+
+
 def spread_cores(shards: Shards, cores: int, room: Mapping[str, int]) -> dict[str, int]:
     """Return cores per node: those held stay where they are, new ones go to the nodes that the operator is on already,
     then to those with most room; cores are taken first where it has fewest.
@@ -202,11 +217,7 @@ def spread_cores(shards: Shards, cores: int, room: Mapping[str, int]) -> dict[st
     Raises:
         PlanError: the nodes have fewer.
     """
-    if sum(room.values()) < cores:
-        raise PlanError(
-            f"'{shards.executor}' cannot have {cores} cores: the nodes have {sum(room.values())} for it; ask for fewer, or "
-            "add nodes."
-        )
+    check_room(shards.executor, cores, room)
     held = Counter(dict.fromkeys(room, 0))
     held.update(shards.tasks.values())
     while sum(held.values()) > cores:

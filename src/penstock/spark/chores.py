@@ -20,7 +20,7 @@ from penstock.errors import PenstockError, SessionError, StorageError
 from penstock.spark.hub import HubOver
 from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, describe_lease
 from penstock.spark.session import is_alive
-from penstock.spark.slots import nodes
+from penstock.spark.slots import nodes, slots_of_nodes, usable_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,10 +183,9 @@ class Chores:
     def _check_capacity(self) -> None:
         slots, held = self._office.slots(), len(self._office.asked)
         known = nodes(self._spark)
-        avoided = sum(
-            node.cores for node in known if node.executor_id in self._shell.engine.placing.serving.avoid
-        )
-        capacity = self._office.capacity(self._reserve) - avoided
+        avoid = self._shell.engine.placing.serving.avoid
+        usable = usable_slots(slots, slots_of_nodes(self._spark, known), avoid)
+        capacity = self._office.capacity(self._reserve, usable)
         # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
         # other queries take of the slots costs this one no lease that it has.
         surplus = held - capacity if slots < self._slots else 0

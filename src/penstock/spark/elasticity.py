@@ -6,6 +6,7 @@ Makes the loop and gives it samples and limits. Decides nothing, and carries out
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,12 @@ from penstock.control.model.fitting import EpochFits
 from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
 from penstock.control.policy.protocol import Limits, Policy
-from penstock.control.policy.registry import make_policy
+from penstock.control.policy.registry import DEFAULT, make_policy
 from penstock.dataplane.metrics import read_all, success_of
 from penstock.dataplane.sojourns import Success
 from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, current_plans
+from penstock.spark.arguments import check_bound, check_seconds
 from penstock.spark.by_hand import ByHand
 from penstock.spark.control_metrics import CONTROL
 from penstock.spark.journal_file import JournalFile
@@ -62,11 +64,30 @@ class Elasticity:
         self._most_nodes = 1
         self._file: JournalFile | None = None
         self._sampled_s = 0.0
+        self._quantile: float | None = None
+        """Of latency, where the SLA bounds one."""
         self._cores = real_cores(spark) if is_local(spark) else 0
 
-    def hold(self, sla: SLA, policy: str, every_s: float | None = None) -> None:
-        """Begin to hold a bound, or hold another one, or by another policy, from the next turn on."""
-        chosen = make_policy(policy)
+    def hold(
+        self, sla: SLA | float, policy: str = DEFAULT, every_s: float | None = None, **options: Any
+    ) -> None:
+        """Begin to hold a bound, or hold another one, or by another policy, from the next turn on.
+
+        Args:
+            sla: the bound; a number is one of seconds on the mean latency, end to end.
+            policy: its name; options may stand behind it, as in `drs:k_max=8`.
+            every_s: time between two turns of the control loop, where this is the first bound to be held.
+            options: of the policy.
+
+        Raises:
+            DeclarationError: a bound, a policy or an option that there cannot be.
+            PlanError: the query has ended.
+        """
+        sla = check_bound(sla)
+        if every_s is not None:
+            every_s = check_seconds("every_s", every_s)
+        chosen = make_policy(policy, **options)
+        self._quantile = None if sla.is_mean else float(sla.quantile)
         self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
@@ -80,7 +101,7 @@ class Elasticity:
             self._limits(),
             guards_of(chosen),
             self._actuator,
-            Journal(write=self._open_journal()),
+            Journal(write=self._open_journal(), run=uuid.uuid4().hex),
         )
         self._steering = Steering(loop, self._take, every_s or self.every_s, self._refresh)
 
@@ -176,8 +197,8 @@ class Elasticity:
         if self._shell.over:
             return None
         there = self._nodes()
-        since = self._sampled_s
-        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since))
+        since, quantile = self._sampled_s, self._quantile
+        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since, quantile))
         self._sampled_s = sample.at_s
         return sample
 

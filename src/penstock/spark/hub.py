@@ -21,14 +21,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.dataplane import messages
+from penstock.errors import PlanError
 from penstock.spark.wire import LENGTH, NONCE_BYTES, FrameBuffer, WireError, is_proof, proof
 
 T = TypeVar("T")
 _NAME_BYTES = 32
 
 
-class HubOver(RuntimeError):
-    """The hub's thread does not run; nothing can be asked of it."""
+class HubOver(PlanError, RuntimeError):
+    """The hub's thread does not run; nothing can be asked of it. A person who asks is told that the query has ended."""
 
 
 class Connection:

@@ -20,7 +20,7 @@ from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import Program
 from penstock.spark.hearing import level_wanted
 from penstock.spark.lease_task import HEARTBEAT_S, LeaseOffer, serve
-from penstock.spark.slots import Node, is_local, nodes, slots
+from penstock.spark.slots import Node, is_local, nodes, slots, slots_of_nodes
 from penstock.spark.versions import missing_on
 
 if TYPE_CHECKING:
@@ -91,15 +91,15 @@ class LeaseOffice:
         """Leases that came up on another one; they work all the same, by `bring`."""
         _offices.append(self)
 
-    def capacity(self, reserve: int) -> int:
-        """Return how many leases may be held: registered slots less those of other queries and the
-        reserve."""
+    def capacity(self, reserve: int, usable: int | None = None) -> int:
+        """Return how many leases may be held: the slots that are usable, by default all that are registered, less those
+        of other queries and the reserve."""
         others = sum(
             office.jobs()
             for office in _offices
             if office is not self and office._spark.sparkContext is self._spark.sparkContext
         )
-        return self.slots() - others - reserve
+        return (self.slots() if usable is None else usable) - others - reserve
 
     def slots(self) -> int:
         """Return how many tasks Spark can run at once now."""
@@ -114,8 +114,7 @@ class LeaseOffice:
             if office is not self and office._spark.sparkContext is context
             for asked in [*office.asked.values(), *office.lost.values()]
         )
-        cores_each = int(context.getConf().get("spark.task.cpus") or 1)
-        return {node.executor_id: node.cores // cores_each - others[node.executor_id] for node in known}
+        return {node: count - others[node] for node, count in slots_of_nodes(self._spark, known).items()}
 
     def jobs(self) -> int:
         """Return how many jobs of this office hold or wait for a slot."""

@@ -23,10 +23,19 @@ from penstock.dataplane.explain import explain_program
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.program import operator_of
-from penstock.dataplane.requests import answer_requests
-from penstock.errors import DeclarationError, PenstockError, QueryError
+from penstock.dataplane.requests import Desk
+from penstock.errors import DeclarationError, PenstockError, PlanError, QueryError
 from penstock.spark import listening
-from penstock.spark.answering import carry_out
+from penstock.spark.answering import SLOW, carry_out
+from penstock.spark.arguments import (
+    check_cores,
+    check_kind,
+    check_node,
+    check_nodes,
+    check_seconds,
+    check_shards,
+    check_task,
+)
 from penstock.spark.elasticity import Elasticity
 from penstock.spark.ingest import Ingest
 from penstock.spark.listening import announcer
@@ -217,12 +226,13 @@ class Query:
     @property
     def elasticity(self) -> Elasticity:
         """What is done about cores, nodes and shards while the query runs."""
-        if self._elasticity is None:
-            assert self._shell is not None
-            self._elasticity = Elasticity(self._shell, self._spark, self.name or self.id)
-        return self._elasticity
+        with self._guard:
+            if self._elasticity is None:
+                assert self._shell is not None
+                self._elasticity = Elasticity(self._shell, self._spark, self.name or self.id)
+            return self._elasticity
 
-    def rescale(self, operator: str, cores: int, nodes: Mapping[str, int] | None = None) -> str:
+    def rescale(self, operator: str, cores: int, nodes: Mapping[Any, int] | None = None) -> str:
         """Give an operator this many cores; rows keep flowing. Returns what was begun, in a sentence.
 
         Args:
@@ -231,8 +241,9 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator, executors=True)
-        return self.elasticity.by_hand.rescale(operator, cores, nodes)
+        self._check_asked("rescale", operator)
+        cores = check_cores(operator, cores)
+        return self.elasticity.by_hand.rescale(operator, cores, check_nodes(operator, cores, nodes))
 
     def move(self, operator: str, shards: int | Iterable[int], task: int) -> str:
         """Let a task of an operator have these shards.
@@ -240,9 +251,9 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator, executors=True)
+        self._check_asked("move", operator)
         return self.elasticity.by_hand.move(
-            operator, [shards] if isinstance(shards, int) else list(shards), task
+            operator, check_shards(operator, shards), check_task(operator, task)
         )
 
     def split(self, operator: str) -> str:
@@ -255,7 +266,7 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator, executors=True)
+        self._check_asked("split", operator)
         return self.elasticity.by_hand.split(operator)
 
     def merge(self, operator: str) -> str:
@@ -267,23 +278,34 @@ class Query:
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        self._check_operator(operator, executors=True)
+        self._check_asked("merge", operator)
         return self.elasticity.by_hand.merge(operator)
 
-    def drain(self, node: str, release: bool = False, timeout: float = 60.0) -> str:
+    def drain(self, node: str | int, release: bool = False, timeout: float = 60.0) -> str:
         """Take everything of this query off a node, and wait until it is; with `release`, give the node back to Spark.
 
         Raises:
             PlanError: it cannot be done, and why; nothing has changed.
         """
-        return self.elasticity.by_hand.drain(node, release, timeout)
+        self._check_runs("drain")
+        return self.elasticity.by_hand.drain(check_node(node), release, check_seconds("timeout", timeout))
 
     def pause(self) -> None:
-        """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too."""
+        """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too.
+
+        Raises:
+            PlanError: the query has ended.
+        """
+        self._check_runs("pause")
         self._ask(lambda shell: shell.engine.pause(list(shell.engine.runs)))
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Go on after `pause`.
+
+        Raises:
+            PlanError: the query has ended.
+        """
+        self._check_runs("resume")
         self._ask(lambda shell: shell.engine.resume(list(shell.engine.runs)))
 
     def decisions(self) -> tuple[Decision, ...]:
@@ -298,6 +320,18 @@ class Query:
         """
         self._check_operator(operator)
         return self._ask(lambda shell: shell.engine.chains.digests_of(operator)) or []
+
+    def _check_runs(self, verb: str) -> None:
+        if not self.isActive:
+            raise PlanError(f"{verb}: the query has ended; start {self.name or self.id} again first.")
+
+    def _check_asked(self, verb: str, operator: str) -> None:
+        self._check_runs(verb)
+        self._check_operator(operator, executors=True)
+        if self._shell is not None:
+            stages = self._shell.engine.program.stages
+            names = [name for name, spec in stages.items() if spec.kind == "operator"]
+            check_kind(verb, operator, stages[operator_of(operator)].kind, names)
 
     def _check_operator(self, name: str, executors: bool = False) -> None:
         if self._shell is None:
@@ -371,10 +405,10 @@ class Query:
 
     def _answer(self) -> None:
         """Do what `penstock query` asks, until the query ends; a disk that fails now and then is asked again."""
-        disk = PosixDisk()
+        desk = Desk(PosixDisk(), self.checkpoint, lambda asked: carry_out(self, asked), SLOW)
         while not self._over.wait(ANSWER_INTERVAL_S):
             try:
-                answer_requests(disk, self.checkpoint, lambda asked: carry_out(self, asked), time.time())
+                desk.look(time.time())
             except Exception:
                 if self.isActive:
                     _log.exception("a request to query %s could not be answered.", self.name or self.id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,27 @@ def slots(spark: SparkSession) -> int:
     scala_context = _scala_context(spark)
     profile = scala_context.resourceProfileManager().defaultResourceProfile()
     return int(scala_context.maxNumConcurrentTasks(profile))
+
+
+def slots_of_nodes(spark: SparkSession, known: Sequence[Node]) -> dict[str, int]:
+    """Return how many tasks each node can run at once (by ``spark.task.cpus``)."""
+    cores_each = int(spark.sparkContext.getConf().get("spark.task.cpus") or 1)
+    return {node.executor_id: node.cores // cores_each for node in known}
+
+
+def usable_slots(slots: int, slots_of: Mapping[str, int], avoid: Collection[str]) -> int:
+    """Return how many of Spark's slots are on nodes that are not being drained.
+
+    A node that Spark was told to end is listed until its process is gone, some seconds, but its slots are no longer
+    counted: they must not be taken off twice, or leases of other nodes would have to go for them.
+
+    Args:
+        slots: as Spark counts them.
+        slots_of: of each node that is listed.
+    """
+    uncounted = max(0, sum(slots_of.values()) - slots)
+    avoided = sum(count for node, count in slots_of.items() if node in avoid)
+    return slots - max(0, avoided - uncounted)
 
 
 def await_slots(spark: SparkSession, at_least: int = 2, timeout_s: float = NODES_TIMEOUT_S) -> None:

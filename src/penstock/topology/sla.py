@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 
 from penstock.errors import DeclarationError
 
@@ -32,12 +34,10 @@ class SLA:
     scope: str = END_TO_END
 
     def __post_init__(self) -> None:
-        if not self.latency > 0:
-            raise DeclarationError(
-                f"SLA: latency must be a positive number of seconds, not {self.latency!r}."
-            )
-        if not self.window > 0:
-            raise DeclarationError(f"SLA: window must be a positive number of seconds, not {self.window!r}.")
+        for name, seconds in (("latency", self.latency), ("window", self.window)):
+            number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+            if not number or not 0 < seconds < math.inf:
+                raise DeclarationError(f"SLA: {name} must be a positive number of seconds, not {seconds!r}.")
         if self.quantile != MEAN and not (isinstance(self.quantile, float) and 0 < self.quantile < 1):
             raise DeclarationError(
                 f'SLA: quantile must be "mean" or a number between 0 and 1 such as 0.99, not {self.quantile!r}.'

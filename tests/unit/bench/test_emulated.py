@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from penstock.bench import emulated
 from penstock.bench.emulated import Calculate, InTurn, Service, key_bytes_for
 
 
@@ -62,6 +64,28 @@ def test_a_key_counts_its_rows_and_keeps_what_it_got_first() -> None:
     state.kept.value = b"kept"
     assert work(key, [3], state) == [(7, 3)]
     assert state.kept.value == b"kept"
+
+
+def test_what_a_key_keeps_is_of_the_size_asked_for_and_the_same_every_time() -> None:
+    kept = []
+    for number in (7, 7, 8):
+        state = SimpleNamespace(seen=Value(), kept=Value())
+        Calculate(row_s=0.0, key_bytes=500)(SimpleNamespace(key=number), [1], state)
+        kept.append(state.kept.value)
+    assert kept[0] == kept[1] != kept[2]
+    assert len(kept[0]) == 500
+    assert len(zlib.compress(kept[0])) >= 500
+
+
+def test_rows_that_bring_a_key_take_no_time_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[float] = []
+    monkeypatch.setattr(emulated, "serve", served.append)
+    state, key = SimpleNamespace(seen=Value(), kept=Value()), SimpleNamespace(key=7)
+    work = Calculate(row_s=0.5, key_bytes=5, first_is_free=True)
+    work(key, [1, 2], state)
+    assert served == []
+    work(key, [3], state)
+    assert served == [0.5]
 
 
 def test_shards_come_to_the_size_that_is_asked_for() -> None:

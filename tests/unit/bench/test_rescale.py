@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bench import rescale
+from penstock.bench import rescale, rescale_cores, rescale_runs
 from penstock.bench.changing import Change, longest_gap_s
 from penstock.bench.result import BenchResult, UnknownPart
 from penstock.control.apply.actuator import Outcome
@@ -47,9 +47,9 @@ def test_changes_are_added_in_every_sense_beside_what_is_usual() -> None:
     changed = Change(
         Outcome(True, took_s=0.3), (move(1.5, 1.75),), 0.04, Latency(100, 15.0, 12.0, 60.0, 90.0)
     )
-    rescale.add_quiet(result, "cores", [Change(Outcome(True), (), 0.03, quiet)] * 3)
-    late = rescale.add_changes(
-        result, "cores", [changed], rescale.usual_ms([Change(Outcome(True), (), 0.03, quiet)])
+    rescale_runs.add_quiet(result, "cores", [Change(Outcome(True), (), 0.03, quiet)] * 3)
+    late = rescale_runs.add_changes(
+        result, "cores", [changed], rescale_runs.usual_ms([Change(Outcome(True), (), 0.03, quiet)])
     )
     assert late == [pytest.approx(0.08)]
     names = (
@@ -64,7 +64,33 @@ def test_changes_are_added_in_every_sense_beside_what_is_usual() -> None:
 
 def test_a_move_is_added_as_hold_up_and_wait_apart() -> None:
     result = BenchResult("rescale", {})
-    rescale.add_moves(result, "inter_node_32kb", [Change(Outcome(True), (move(1.5, 1.75),), 0.1)])
+    rescale_runs.add_moves(result, "inter_node_32kb", [Change(Outcome(True), (move(1.5, 1.75),), 0.1)])
     assert result.figures["inter_node_32kb_ms"] == 250.0
     assert result.figures["inter_node_32kb_wait_ms"] == 500.0
     assert result.figures["inter_node_32kb_commit_gap_ms"] == 100.0
+
+
+def test_each_size_of_state_has_the_same_keys_and_more_of_them() -> None:
+    sizes = [8 << 20, 128 << 20, 512 << 20, 1 << 30]
+    assert [one.bytes for one in rescale_cores.STATES.values()] == sizes
+    assert {one.key_bytes for one in rescale_cores.STATES.values()} == {2 << 10}
+    assert [one.keys for one in rescale_cores.STATES.values()] == [size // (2 << 10) for size in sizes]
+
+
+def test_the_ratio_stands_for_one_size_and_the_others_stand_beside_it() -> None:
+    result = BenchResult("rescale", {})
+    rescale_cores.add_ratio(result, rescale_cores.HEADLINE, [8.0, 12.0], [0.05, 0.05])
+    rescale_cores.add_ratio(result, "8mb", [1.0, 2.0], [0.05, 0.0])
+    assert result.ratios == {"plain_spark_vs_ours_rescale": 200.0}
+    assert result.figures["plain_spark_vs_ours_rescale_state_bytes"] == 512 << 20
+    by_state = result.figures["plain_spark_vs_ours_rescale_by_state"]
+    assert list(by_state) == ["8mb", "512mb"]
+    assert by_state["8mb"]["state_bytes"] == 8 << 20
+    assert by_state["512mb"]["ratio"] == 200.0 and by_state["512mb"]["plain_spark_held_up_ms"] == 10_000.0
+    assert by_state["8mb"]["ratio_spread"] == [20.0, 2000.0], (
+        "a row that is not late at all counts as a millisecond"
+    )
+
+
+def test_the_full_form_has_sizes_of_state_that_the_quick_one_has_no_time_for() -> None:
+    assert {*rescale.parts_of(False)} - {*rescale.parts_of(True)} == {"cores-128mb", "cores-1gb"}

@@ -91,3 +91,12 @@ def test_an_unknown_policy_and_a_foreign_file_are_one_line(journal: Path, tmp_pa
     assert ran.exit_code == 2 and "no Entry" in ran.stderr
     (tmp_path / "empty").touch()
     assert "holds no decision" in penstock(tmp_path / "empty").stderr
+
+
+def test_a_policy_is_written_with_its_options_as_in_a_simulation(journal: Path) -> None:
+    ran = penstock(journal, "--policy", "gather:over=1e9")
+    assert ran.exit_code == 1 and "no change" in ran.stdout, ran.output
+    wrong = penstock(journal, "--policy", "streamswitch:margin=abc")
+    assert wrong.exit_code == 2 and "streamswitch: margin must be a number" in wrong.stderr
+    unknown = penstock(journal, "--policy", "gather:ovr=1")
+    assert unknown.exit_code == 2 and "no option 'ovr'; did you mean 'over'" in unknown.stderr

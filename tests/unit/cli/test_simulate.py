@@ -87,3 +87,49 @@ def test_an_unknown_workload_is_refused_with_those_there_are() -> None:
     result = CliRunner().invoke(app, ["simulate", "weather"])
     assert result.exit_code == 2
     assert "order-stream" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--hours", "0"), "--hours must be a positive number, not 0"),
+        (("--hours", "-1"), "--hours must be"),
+        (("--hours", "nan"), "--hours must be"),
+        (("--hours", "inf"), "--hours must be"),
+        (("--hours", "1e-6"), "is shorter than 1 s"),
+        (("--seeds", "a"), "'a' is no seed"),
+        (("--seeds", ""), "'' is no seed"),
+        (("--seeds", "1,-2"), "'-2' is no seed"),
+        (("--interval", "0"), "--interval must be a positive number"),
+        (("--interval", "-1"), "--interval must be"),
+        (("--interval", "nan"), "--interval must be"),
+        (("--interval", "60", "--hours", "0.01"), "is shorter than 60 s"),
+        (("--policy", "streamswitch:margin=abc"), "streamswitch: margin must be a number"),
+        (("--json", "nowhere/result.json"), "there is no folder nowhere"),
+        (("--html", "nowhere/page.html"), "there is no folder nowhere"),
+        (("--html", "."), "is a folder"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_before_anything_is_simulated(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("penstock.cli.simulate.compare", lambda *rest: pytest.fail("it was simulated"))
+    result = CliRunner().invoke(app, ["simulate", *arguments])
+    assert result.exit_code == 2 and says in result.stderr, result.output
+    assert len(result.stderr.strip().splitlines()) == 1 and isinstance(result.exception, SystemExit)
+
+
+def test_a_policy_can_be_heard_without_being_followed() -> None:
+    result = CliRunner().invoke(
+        app,
+        ["simulate", "--hours", "0.005", "--interval", "1", "--policy", "advise:drs:k_max=8", "--json", "-"],
+    )
+    assert result.exit_code == 0, result.output
+    (oracle, advised) = json.loads(result.stdout)["policies"]
+    assert (oracle["policy"], advised["policy"], advised["actions"]) == ("oracle", "advise:drs:k_max=8", 0)
+
+
+def test_the_help_says_what_the_oracle_is() -> None:
+    said = " ".join(CliRunner().invoke(app, ["simulate", "--help"]).stdout.replace("│", " ").split())
+    assert "bounds them all" not in said and "in order of arrival" in said

@@ -346,7 +346,7 @@ def test_an_idle_node_is_given_back_behind_the_guards_too() -> None:
     loop = loop_on(plane, make_policy("esstream"))
     for _ in range(5):
         loop.turn(plane.step())
-    assert [plan.release_nodes for plan in plane.applied][0] == ("n2",)
+    assert plane.applied[0].release_nodes == ("n2",)
 
 
 @pytest.mark.parametrize(("state_bytes", "refused"), [(10**3, False), (10**10, True)])

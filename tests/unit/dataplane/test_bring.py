@@ -16,8 +16,9 @@ from tests.faults.runs import fast_disk, real_program, scratch
 from tests.faults.station import Station
 
 import penstock
-from penstock.dataplane import messages, paths
+from penstock.dataplane import bring, messages, paths
 from penstock.dataplane.bring import runs
+from penstock.dataplane.channel import read_entries
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.state import local
 from penstock.dataplane.worker import Worker
@@ -84,7 +85,9 @@ def test_a_handed_over_environment_is_taken_as_it_is(station: Station) -> None:
     other.close()
 
 
-def test_an_environment_some_epochs_behind_is_brought_forward_by_its_deltas() -> None:
+def test_environments_some_epochs_behind_are_brought_forward_by_their_deltas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with scratch() as folder:
         station = Station(real_program(), fast_disk(), str(folder / "cp"), str(folder / "node"))
         station.worker.handle(station.bring())
@@ -100,8 +103,14 @@ def test_an_environment_some_epochs_behind_is_brought_forward_by_its_deltas() ->
         message = station.bring(local)
         old = [msgspec.structs.replace(s, local_version=int(versions[s.shard])) for s in message.shards]
         other = station.hire("third")
+        read: list[Any] = []
+        monkeypatch.setattr(bring, "read_entries", lambda *given: read.append(given) or read_entries(*given))
         found = brought(other, msgspec.structs.replace(message, shards=old))
         assert {(shard.ok, shard.how) for shard in found.values()} == {(True, "local")}
+        assert len(found) > 1 and len(read) >= 3
+        assert len({extent for _, _, extent, _ in read}) == len(read), (
+            "each delta once, not once for each shard"
+        )
         goes_on_alike(station, other)
         other.close()
 

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.dataplane.disk import PosixDisk
-from penstock.dataplane.requests import Answer, Request, answer_requests, ask
+from penstock.dataplane.requests import STALE_S, Answer, Desk, Request, ask
 from penstock.errors import CheckpointError, PlanError
 
 DISK = PosixDisk()
 
 
-def served(folder: Path, carry_out: object, request: Request) -> Answer:
-    over = threading.Event()
+@contextmanager
+def serving(
+    folder: Path, carry_out: Callable[[Request], Answer], slow: tuple[str, ...] = ()
+) -> Iterator[None]:
+    over, desk = threading.Event(), Desk(DISK, str(folder), carry_out, slow)
 
     def serve() -> None:
         while not over.wait(0.01):
-            answer_requests(DISK, str(folder), carry_out, request.asked_at)  # type: ignore[arg-type]
+            desk.look(100.0)
 
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        return ask(DISK, str(folder), request, 5.0)
+        yield
     finally:
         over.set()
         thread.join()
+
+
+def served(folder: Path, carry_out: Callable[[Request], Answer], request: Request) -> Answer:
+    with serving(folder, carry_out):
+        return ask(DISK, str(folder), request, 5.0)
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5.0
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_request_is_carried_out_once_and_answered(tmp_path: Path) -> None:
@@ -66,6 +84,133 @@ def test_what_cannot_be_read_and_what_is_old_is_not_carried_out(tmp_path: Path) 
     def carry_out(request: Request) -> Answer:
         raise AssertionError("nothing was asked")
 
-    assert answer_requests(DISK, str(tmp_path), carry_out, 10_000.0) == 0
+    assert Desk(DISK, str(tmp_path), carry_out).look(10_000.0) == 0
     assert not (folder / "old.ask").exists()
     assert b"cannot be read" in (folder / "bad.answer").read_bytes()
+
+
+def test_whatever_is_raised_is_an_answer_and_those_behind_it_are_answered(tmp_path: Path) -> None:
+    runs: list[str] = []
+
+    def carry_out(request: Request) -> Answer:
+        runs.append(request.operator)
+        if request.operator == "bad":
+            raise KeyError("a slip")
+        return Answer(True, "done")
+
+    with serving(tmp_path, carry_out):
+        bad = ask(DISK, str(tmp_path), Request("move", 100.0, operator="bad"), 5.0)
+        good = ask(DISK, str(tmp_path), Request("move", 100.0, operator="good"), 5.0)
+    assert not bad.ok and "'move' failed with KeyError" in bad.text
+    assert good.ok and runs == ["bad", "good"]
+
+
+def test_an_answer_that_the_disk_refused_is_written_later_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    class Grudging(PosixDisk):
+        refused = 0
+
+        def put(self, path: str, data: object) -> None:
+            if path.endswith(".answer") and self.refused < 3:
+                self.refused += 1
+                raise OSError("full")
+            super().put(path, data)  # type: ignore[arg-type]
+
+    runs: list[str] = []
+
+    def carry_out(request: Request) -> Answer:
+        runs.append(request.verb)
+        return Answer(True, "done")
+
+    desk = Desk(Grudging(), str(tmp_path), carry_out)
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(0.01):
+            with suppress(OSError):
+                desk.look(100.0)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert ask(DISK, str(tmp_path), Request("pause", 100.0), 5.0).ok
+    finally:
+        over.set()
+        thread.join()
+    assert runs == ["pause"]
+
+
+def test_a_slow_request_does_not_keep_others_waiting_and_comes_before_the_next_of_its_kind(
+    tmp_path: Path,
+) -> None:
+    go_on, at_once, most = threading.Event(), [0], [0]
+
+    def carry_out(request: Request) -> Answer:
+        if request.verb != "drain":
+            return Answer(True, "at once")
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        assert go_on.wait(10.0)
+        at_once[0] -= 1
+        return Answer(True, f"drained {request.node}")
+
+    told: dict[str, Answer] = {}
+
+    def drain(node: str) -> threading.Thread:
+        def run() -> None:
+            told[node] = ask(DISK, str(tmp_path), Request("drain", 100.0, node=node), 10.0)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    with serving(tmp_path, carry_out, ("drain",)):
+        drains = [drain("1"), drain("2")]
+        until(lambda: at_once[0] == 1)
+        assert ask(DISK, str(tmp_path), Request("tasks", 100.0), 5.0).text == "at once"
+        go_on.set()
+        for thread in drains:
+            thread.join(10.0)
+    assert {node: one.text for node, one in told.items()} == {"1": "drained 1", "2": "drained 2"}
+    assert most == [1] and list((tmp_path / "requests").iterdir()) == []
+
+
+def test_who_waits_in_vain_is_told_what_the_query_is_busy_with(tmp_path: Path) -> None:
+    go_on, begun = threading.Event(), threading.Event()
+
+    def carry_out(request: Request) -> Answer:
+        begun.set()
+        go_on.wait(10.0)
+        return Answer(True, "drained")
+
+    with serving(tmp_path, carry_out, ("drain",)):
+        try:
+            with pytest.raises(CheckpointError, match=r"busy with drain.* what you asked for goes on"):
+                ask(DISK, str(tmp_path), Request("drain", 100.0, node="1"), 0.3)
+            assert begun.is_set()
+            late = Request("drain", 100.0, node="2")
+            (tmp_path / "requests" / "other.taken").write_bytes(b'{"busy_with": "drain", "at": 100.0}')
+            with pytest.raises(
+                CheckpointError, match=r"busy with drain.* nothing of what you asked for was done"
+            ):
+                ask(DISK, str(tmp_path), late, 0.3)
+        finally:
+            go_on.set()
+
+
+def test_what_askers_and_drivers_that_died_left_is_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    (folder / "a.answer").write_bytes(b"{}")
+    (folder / "b.taken").write_bytes(b"{}")
+    (folder / "c.ask").write_bytes(b'{"verb": "pause", "asked_at": 100.0}')
+    desk = Desk(DISK, str(tmp_path), lambda request: Answer(True, "paused"))
+    assert desk.look(100.0) == 1
+    assert sorted(one.name for one in folder.iterdir()) == ["c.answer", "c.ask"]
+    assert desk.look(101.0) == 0 and desk.look(102.0 + STALE_S) == 0
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_to_wait_is_a_positive_number(tmp_path: Path, timeout: float) -> None:
+    with pytest.raises(CheckpointError, match="--timeout is a positive number"):
+        ask(DISK, str(tmp_path), Request("pause", 1.0), timeout)

@@ -73,11 +73,13 @@ class ExecutorMeasure:
     ) -> None:
         """Take the next sample; `missed_s` are the moments since the last one at which there was none."""
         sample, before, elapsed_s = _with_arrivals(sample), self.sample, at_s - self.at_s
-        new = derive_new(before, sample)
-        if new.any():
-            before = _carried_over(before, sample, new)
-            self._adopt(new, sample, inherited)
+        new, left = derive_new(before, sample), derive_new(sample, before)
+        redealt = bool(new.any() or left.any())
+        if redealt:
+            before = _carried_over(before, sample, new | left)
+            self._redeal(new, left, sample, inherited)
         self._count(at_s, before, sample, missed_s, inherited, new)
+        self._disperse(before, sample, elapsed_s, redealt)
         self.service.update(before, sample, elapsed_s, speeds)
         self._weigh_shards(before, sample, speeds)
         self._remember_measured(at_s, before, sample)
@@ -89,8 +91,16 @@ class ExecutorMeasure:
         self.sample, self.at_s = sample, at_s
         self.intervals += 1
 
-    def _adopt(self, new: npt.NDArray[np.bool_], sample: ExecutorSample, inherited: Inherited | None) -> None:
-        self._trace.forget_shards(new, sample.arrived, sample.completed)
+    def _redeal(
+        self,
+        new: npt.NDArray[np.bool_],
+        left: npt.NDArray[np.bool_],
+        sample: ExecutorSample,
+        inherited: Inherited | None,
+    ) -> None:
+        """Begin with shards that came, and forget those that went: their totals went with them."""
+        self._trace.forget_shards(new | left, sample.arrived, sample.completed)
+        self._arrivals.put(left, np.zeros(len(left)))
         if inherited is not None:
             self._arrivals.put(new, inherited.arrival_per_s)
             self._shard_rows[new], self._shard_s[new] = 1.0, inherited.row_s[new]
@@ -131,7 +141,16 @@ class ExecutorMeasure:
         held = after.task_of >= 0
         self._arrival_per_s[~held] = 0.0
         np.copyto(self.known_per_s, self._arrival_per_s, where=held)
-        self._dispersion.add(float(arrived.sum()) / elapsed_s, elapsed_s)
+
+    def _disperse(
+        self, before: ExecutorSample, after: ExecutorSample, elapsed_s: float, redealt: bool
+    ) -> None:
+        """Follow how arrivals vary. A total that changes because shards came or went has not varied: such an interval
+        counts for nothing, and the next one follows none."""
+        if redealt:
+            self._dispersion.break_off()
+        else:
+            self._dispersion.add(float((after.arrived - before.arrived).sum()) / elapsed_s, elapsed_s)
 
     def _weigh_shards(
         self, before: ExecutorSample, after: ExecutorSample, speeds: Mapping[str, float]
@@ -199,6 +218,7 @@ class ExecutorMeasure:
             _mean([one.waiting_s for one in seen], rows),
             _mean([one.processing_s for one in seen], rows),
             _mean([one.commit_s for one in seen], rows),
+            _greatest([one.latency_quantiles_s for one in seen]),
         )
 
 
@@ -223,14 +243,14 @@ def _with_arrivals(sample: ExecutorSample) -> ExecutorSample:
 
 
 def _carried_over(
-    before: ExecutorSample, after: ExecutorSample, new: npt.NDArray[np.bool_]
+    before: ExecutorSample, after: ExecutorSample, moved: npt.NDArray[np.bool_]
 ) -> ExecutorSample:
-    """The sample before, as if shards that are new here had stood where they stand now: they count from here on."""
+    """The sample before, as if shards that came or went had stood where they stand now: they count from here on."""
     return replace(
         before,
-        arrived=np.where(new, after.arrived, before.arrived),
-        completed=np.where(new, after.completed, before.completed),
-        busy_s=np.where(new, after.busy_s, before.busy_s),
+        arrived=np.where(moved, after.arrived, before.arrived),
+        completed=np.where(moved, after.completed, before.completed),
+        busy_s=np.where(moved, after.busy_s, before.busy_s),
     )
 
 
@@ -257,6 +277,19 @@ def _mean(values: list[float | None], weights: list[int]) -> float | None:
             total += value * rows
             weight += rows
     return total / weight if weight else None
+
+
+def _greatest(found: list[Mapping[float, float]]) -> dict[float, float]:
+    """Quantiles of the newest samples, each the greatest of them: a quantile of a whole is at most that of a part."""
+    return (
+        {
+            quantile: max(one[quantile] for one in found if _is_number(one.get(quantile)))
+            for quantile, value in found[-1].items()
+            if _is_number(value)
+        }
+        if found
+        else {}
+    )
 
 
 def _or_one(value: float | None) -> float:

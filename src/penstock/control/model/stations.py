@@ -93,7 +93,9 @@ class SplitStation:
 
     @property
     def min_k(self) -> int:
-        return mmk_min_k(self.rate_per_s, self.service_per_s, self.margin)
+        k = mmk_min_k(self.rate_per_s, self.service_per_s, self.margin)
+        # A rate that is a whole number of cores but for rounding leaves each of them nothing to spare.
+        return k if math.isfinite(self.latency_s(k)) else k + 1
 
     @property
     def floor_s(self) -> float:

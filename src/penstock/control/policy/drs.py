@@ -29,6 +29,7 @@ from penstock.control.policy.allocating import (
 from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, derive_station
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
+from penstock.control.policy.options import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_options
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Proposal
 from penstock.control.policy.realizing import plan_cores, plan_unit_steps
@@ -79,6 +80,17 @@ class DrsPolicy:
     """Group -> cores that turned out too few, and the rate they were too few for."""
 
     def __post_init__(self) -> None:
+        check_options(
+            self,
+            k_max=COUNT,
+            t_max_s=POSITIVE,
+            t_min_s=NOT_NEGATIVE,
+            reallocation_s=NOT_NEGATIVE,
+            margin=SHARE,
+            min_gain=SHARE,
+            alert_s=POSITIVE,
+            idle_node_s=NOT_NEGATIVE,
+        )
         if self.model not in MODELS:
             raise DeclarationError(
                 f"{self.name}: model must be one of {', '.join(MODELS)}, not {self.model!r}."
@@ -87,12 +99,6 @@ class DrsPolicy:
             raise DeclarationError(
                 f"{self.name}: migration must be {SPREAD} or {UNIT}, not {self.migration!r}."
             )
-        if not 0 <= self.margin < 1:
-            raise DeclarationError(
-                f"{self.name}: margin must be at least 0 and below 1, not {self.margin!r}."
-            )
-        if self.k_max is not None and self.k_max < 1:
-            raise DeclarationError(f"{self.name}: k_max must be at least 1, not {self.k_max!r}.")
         if self.t_max_s is not None:
             self._refuse_crossed(self.t_max_s)
         self._negotiator = Negotiator(self.idle_node_s)

@@ -32,6 +32,7 @@ from penstock.control.policy.elastic_turn import (
 from penstock.control.policy.imbalance import FINE, ImbalanceWatch, is_worth_it
 from penstock.control.policy.mapping import is_known
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
+from penstock.control.policy.options import ABOVE_ONE, NOT_NEGATIVE, RATIO, SHARE, check_options
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sizing import Sizing, derive_stations, size_cores
@@ -83,16 +84,21 @@ class ElasticutorPolicy:
     """Executor -> cores that the model called enough and were not, and the load they were too few for."""
 
     def __post_init__(self) -> None:
+        check_options(
+            self,
+            theta=ABOVE_ONE,
+            margin=SHARE,
+            settle_s=NOT_NEGATIVE,
+            patience=NOT_NEGATIVE,
+            give_back_s=NOT_NEGATIVE,
+            give_back_ratio=RATIO,
+            max_moves=NOT_NEGATIVE,
+            idle_node_s=NOT_NEGATIVE,
+        )
         if self.model not in MODELS:
             raise DeclarationError(
                 f"{self.name}: model must be one of {', '.join(MODELS)}, not {self.model!r}."
             )
-        if not self.theta > 1:
-            raise DeclarationError(
-                f"{self.name}: theta must be above 1, not {self.theta!r}; the paper's is 1.2."
-            )
-        if not (0 <= self.margin < 1 and 0 < self.give_back_ratio <= 1):
-            raise DeclarationError(f"{self.name}: margin must lie in [0, 1) and give_back_ratio in (0, 1].")
         self._negotiator = Negotiator(self.idle_node_s)
         self._watch = ImbalanceWatch(self.theta, self.patience, self.max_moves, cheap=not self.pauses)
 

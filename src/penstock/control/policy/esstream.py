@@ -30,6 +30,7 @@ from penstock.control.policy.nodeloads import (
     NodeLoads,
     derive_node_loads,
 )
+from penstock.control.policy.options import NOT_NEGATIVE, check_options
 from penstock.control.policy.ordering import derive_operators, derive_stations
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
@@ -71,6 +72,7 @@ class EsStreamPolicy:
     """Executor -> its load, in cores, when k* was last found for it."""
 
     def __post_init__(self) -> None:
+        check_options(self, trigger=NOT_NEGATIVE, interval_s=NOT_NEGATIVE)
         if self.placement not in PLACEMENTS:
             raise DeclarationError(
                 f"{self.name}: placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}."

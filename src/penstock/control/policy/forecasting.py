@@ -94,7 +94,11 @@ class Forecaster:
         share = _settle(shares, 1.0 / np.maximum(totals * windows_s, 1.0), index, self.z)
         expected = share * (total / max(float(share.sum()), 1e-12))
         self.seasons.take(at_s, total)
-        ahead = max(total, self._extrapolate(totals, windows_s, index), self._season(at_s, total))
+        ahead = max(
+            total,
+            self._extrapolate(totals, windows_s, index),
+            self.seasons.derive_highest(self.horizon_s) or 0.0,
+        )
         return Forecast(
             expected,
             readings,
@@ -142,10 +146,6 @@ class Forecaster:
             return 0.0
         slope = min((totals[1] - totals[2]) / (middle - fast), (totals[2] - totals[3]) / (slow - middle))
         return float(totals[1] + slope * (fast + self.horizon_s)) if slope > 0 else 0.0
-
-    def _season(self, at_s: float, total: float) -> float:
-        ratio = self.seasons.derive_ratio(at_s, self.horizon_s)
-        return 0.0 if ratio is None else total * ratio
 
 
 def _settle(readings: F64, one_row: F64, index: float, z: float) -> F64:

@@ -20,6 +20,7 @@ from penstock.control.policy.coarse import CoarseStep
 from penstock.control.policy.forecasting import Forecast, Forecaster
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
+from penstock.control.policy.options import COUNT, NOT_NEGATIVE, SHARE, check_options
 from penstock.control.policy.predicting import Whole
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
@@ -40,7 +41,6 @@ from penstock.control.policy.treating import (
 )
 from penstock.control.policy.wording import count, describe_moves, in_ms, no_change, propose_waiting
 from penstock.control.sla import SLA
-from penstock.errors import DeclarationError
 
 PATIENCE = 0.1
 """Share of the time that what waits will take, for which an executor that cannot be cured is left alone."""
@@ -95,14 +95,16 @@ class PenstockPolicy:
     """Until when an executor that nothing can be done for is left alone: looking costs more than it finds."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.margin < 1:
-            raise DeclarationError(
-                f"{self.name}: margin must be at least 0 and below 1, not {self.margin!r}."
-            )
-        if self.actions_per_minute < 1:
-            raise DeclarationError(
-                f"{self.name}: actions_per_minute must be at least 1, not {self.actions_per_minute!r}."
-            )
+        check_options(
+            self,
+            margin=SHARE,
+            keep_s=NOT_NEGATIVE,
+            horizon_s=NOT_NEGATIVE,
+            spare=SHARE,
+            min_gain=SHARE,
+            actions_per_minute=COUNT,
+            idle_node_s=NOT_NEGATIVE,
+        )
         self._negotiator = Negotiator(self.idle_node_s)
         self._judging = Judging(self.margin)
 

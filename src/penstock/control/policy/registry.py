@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from penstock.control.policy.advise import Advise
@@ -27,6 +30,8 @@ BUILT_IN: dict[str, str] = {
     "streamswitch": "penstock.control.policy.streamswitch:StreamSwitchPolicy",
 }
 """Name -> `module:class`, imported when it is first asked for."""
+
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 _REGISTERED: dict[str, Callable[..., Policy]] = {}
 
@@ -54,19 +59,61 @@ def names() -> list[str]:
     return sorted({*BUILT_IN, *_REGISTERED, ADVISE})
 
 
-def make_policy(name: str, **options: Any) -> Policy:
+def make_policy(text: str, **options: Any) -> Policy:
     """Return a new policy. `advise` is the default one, and `advise:NAME` any other, that only says what it would do.
 
+    Args:
+        text: its name; options may stand behind it, as in `streamswitch:margin=0.4,alert_s=0.2`.
+        options: of the policy; they win over those of the text.
+
     Raises:
-        DeclarationError: there is no such policy, or it has no such option.
+        DeclarationError: there is no such policy, it has no such option, or an option cannot be that.
     """
-    if name == ADVISE or name.startswith(f"{ADVISE}:"):
-        return Advise(make_policy(name.partition(":")[2] or DEFAULT, **options))
+    if not isinstance(text, str):
+        raise DeclarationError(f"a policy is named by text, such as 'penstock', not {text!r}.")
+    if text == ADVISE or text.startswith(f"{ADVISE}:"):
+        return Advise(make_policy(text.partition(":")[2] or DEFAULT, **options))
+    name, _, rest = text.partition(":")
+    stated = dict(_read_option(text, part) for part in rest.split(",")) if rest else {}
     factory = _REGISTERED.get(name) or _load(name)
     try:
-        return factory(**options)
+        return factory(**{**stated, **options})
     except TypeError as error:
-        raise DeclarationError(f"policy '{name}': {error}.") from error
+        raise _explain(name, error) from error
+
+
+def _read_option(text: str, part: str) -> tuple[str, Any]:
+    key, equals, value = part.partition("=")
+    if not equals or not key.isidentifier():
+        raise DeclarationError(f"policy '{text}': write options as name=value, separated by commas.")
+    for read in (int, float):
+        try:
+            return key, read(value)
+        except ValueError:
+            continue
+    return key, {"true": True, "false": False, "none": None}.get(value.lower(), value)
+
+
+def _explain(name: str, error: TypeError) -> DeclarationError:
+    unknown = _UNEXPECTED.search(str(error))
+    if unknown is None:
+        return DeclarationError(f"policy '{name}': {error}.")
+    there = [one for one in _options_of(name) if one != "name"]
+    near = difflib.get_close_matches(unknown[1], there, 1, 0.6)
+    hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(there) or 'none'}."
+    return DeclarationError(f"policy '{name}' has no option '{unknown[1]}'; {hint}")
+
+
+def _options_of(name: str) -> list[str]:
+    """Names of the options of a policy, as one that was made without any has them."""
+    factory = _REGISTERED.get(name) or _load(name)
+    try:
+        made: Any = factory()
+    except TypeError:
+        return []
+    if not is_dataclass(made):
+        return [one for one in signature(factory).parameters if not one.startswith("_")]
+    return [one.name for one in fields(made) if one.init and not one.name.startswith("_")]
 
 
 def _load(name: str) -> Callable[..., Policy]:

@@ -51,16 +51,17 @@ class Seasons:
             self._looked_s = at_s
             self.period_s = self._find_period()
 
-    def derive_ratio(self, at_s: float, horizon_s: float) -> float | None:
-        """Return the highest rate within the horizon over the present one, as it was one period ago; None without one."""
-        if self.period_s is None or self._began_s is None:
+    def derive_highest(self, horizon_s: float) -> float | None:
+        """Return the highest rate that was seen one period before what lies within the horizon; None without a period.
+
+        The rate itself and not its ratio to the present one: once a peak has begun, the present rate has risen already,
+        and a ratio would raise it again.
+        """
+        if self.period_s is None:
             return None
-        back = round(self.period_s / self.bin_s)
-        then = len(self._means) - back
+        then = len(self._means) - round(self.period_s / self.bin_s)
         ahead = int(np.ceil(horizon_s / self.bin_s)) + 1
-        past = self._means[max(then - 1, 0) : then + ahead]
-        now = self._means[-1] if self._means else 0.0
-        return max(past) / now if past and now > 0 else None
+        return max(self._means[max(then, 0) : then + ahead], default=None)
 
     def _find_period(self) -> float | None:
         """Return the first clear peak of the autocorrelation at lags that the history holds twice."""

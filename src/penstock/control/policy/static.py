@@ -14,10 +14,10 @@ import numpy as np
 from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.negotiation import FreeCores, derive_free_cores
+from penstock.control.policy.options import COUNT, check_options
 from penstock.control.policy.protocol import Limits, Proposal
 from penstock.control.policy.wording import count, no_change, propose_waiting
 from penstock.control.sla import SLA
-from penstock.errors import DeclarationError
 
 
 @dataclass
@@ -37,8 +37,7 @@ class StaticPolicy:
     """Executor -> its tasks when it was first seen."""
 
     def __post_init__(self) -> None:
-        if self.tasks is not None and self.tasks < 1:
-            raise DeclarationError(f"static: tasks must be at least 1, not {self.tasks!r}.")
+        check_options(self, tasks=COUNT)
 
     def note_failure(self, reason: str) -> None:
         self._done = False

@@ -34,6 +34,7 @@ from penstock.control.policy.mapping import (
     tail_factor,
 )
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
+from penstock.control.policy.options import NOT_NEGATIVE, POSITIVE, SHARE, check_options
 from penstock.control.policy.predicting import Whole
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
@@ -53,7 +54,6 @@ from penstock.control.policy.switching import (
 )
 from penstock.control.policy.wording import count, in_ms, no_change, propose_waiting
 from penstock.control.sla import SLA
-from penstock.errors import DeclarationError
 
 
 @dataclass
@@ -85,14 +85,7 @@ class StreamSwitchPolicy:
     _failure: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.margin < 1:
-            raise DeclarationError(
-                f"{self.name}: margin must be at least 0 and below 1, not {self.margin!r}."
-            )
-        if not self.alert_s > 0:
-            raise DeclarationError(
-                f"{self.name}: alert_s must be a positive number of seconds, not {self.alert_s!r}."
-            )
+        check_options(self, margin=SHARE, alert_s=POSITIVE, min_gain=SHARE, idle_node_s=NOT_NEGATIVE)
         self._negotiator = Negotiator(self.idle_node_s)
 
     def note_failure(self, reason: str) -> None:

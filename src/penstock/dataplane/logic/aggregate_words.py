@@ -6,7 +6,7 @@ any type of at most 64 bits is one word; a presence bit says whether the word ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.dataplane.logic.key_groups import ROWS, KeyGroups, Partial
-from penstock.dataplane.state.column_entries import BITS, MAX_BITS, WORDS
+from penstock.dataplane.logic.key_groups import ROWS, Grouper, KeyGroups, Partial
+from penstock.dataplane.logic.protocol import ShardedRows
+from penstock.dataplane.state.column_entries import BITS, MAX_BITS, WORDS, EntryFormat
 from penstock.dataplane.state.protocol import I64, U64
 from penstock.topology.aggregates import Aggregate, AggregateKind, is_word_type
 
@@ -233,33 +234,64 @@ class WordReader:
         return [groups.partial(question, word.initial) for question, word in pairs]
 
 
+class WordAggregates:
+    """Fixed-width aggregates as columnar state holds them: how rows are asked, folded in and read out.
+
+    Args:
+        fields: the output column of each aggregate.
+    """
+
+    def __init__(
+        self, aggregates: Sequence[Aggregate], types: Sequence[pa.DataType], fields: Sequence[pa.Field]
+    ) -> None:
+        self._aggregates, self._types, self._fields = aggregates, types, fields
+        self._words, self._begins = derive_words(aggregates, types)
+        self._reader = WordReader(self._words)
+        self.format = format_of(self._words)
+        self.initial: U64 = np.array([word.initial for word in self._words], np.int64).view(np.uint64)
+        """The words of a key that had no rows yet."""
+
+    def group(self, grouper: Grouper, taken: ShardedRows) -> KeyGroups:
+        """Group rows and ask for what the words need."""
+        return grouper.group(taken, self._reader.columns(taken.rows), self._reader.questions)
+
+    def combiner(self, groups: KeyGroups) -> Callable[[U64], None]:
+        """Return what folds the partials of groups into their rows, in place."""
+        partials = self._reader.partials(groups)
+        return lambda rows: combine_words(rows, self._words, partials)
+
+    def outputs(self, rows: U64) -> list[pa.Array]:
+        """Return the output column of each aggregate from rows (key hash, bits, words ...)."""
+        outputs = []
+        columns = zip(self._aggregates, self._types, self._begins, self._fields, strict=True)
+        for one, type_, at, field in columns:
+            column = np.ascontiguousarray(rows[:, WORDS + at])
+            if one.kind is AggregateKind.MEAN:
+                outputs.append(mean_of(column.view(np.float64), rows.view(np.int64)[:, WORDS + at + 1]))
+                continue
+            word = self._words[at]
+            held = field.type if word.fold in (Fold.ADD_INT, Fold.ADD_FLOAT) else type_
+            outputs.append(read_words(column, word.view, held, _absent(rows, word.bit)))
+        return outputs
+
+
+def format_of(words: Sequence[Word]) -> EntryFormat:
+    """Return the shape of the entries that hold these words."""
+    return EntryFormat(len(words), sum(word.bit is not None for word in words))
+
+
+def aggregates_identity(aggregates: Sequence[Aggregate], types: Sequence[pa.DataType]) -> list[list[object]]:
+    """Return what a checkpoint says of declared aggregates."""
+    kept = zip(aggregates, types, strict=True)
+    return [[one.kind.value, one.column, str(type_), one.n] for one, type_ in kept]
+
+
 def mean_of(totals: npt.NDArray[np.float64], counts: I64) -> pa.Array:
     """Return averages from sums and counts, null where nothing was counted."""
     empty = counts == 0
     if not empty.any():
         return pa.array(totals / counts)
     return pa.array(totals / np.where(empty, 1, counts), mask=empty)
-
-
-def outputs_of_words(
-    rows: U64,
-    aggregates: Sequence[Aggregate],
-    types: Sequence[pa.DataType],
-    words: Sequence[Word],
-    begins: Sequence[int],
-    fields: Sequence[pa.Field],
-) -> list[pa.Array]:
-    """Return the output column of each aggregate from rows (key hash, bits, words ...)."""
-    outputs = []
-    for one, type_, at, field in zip(aggregates, types, begins, fields, strict=True):
-        column = np.ascontiguousarray(rows[:, WORDS + at])
-        if one.kind is AggregateKind.MEAN:
-            outputs.append(mean_of(column.view(np.float64), rows.view(np.int64)[:, WORDS + at + 1]))
-            continue
-        word = words[at]
-        held = field.type if word.fold in (Fold.ADD_INT, Fold.ADD_FLOAT) else type_
-        outputs.append(read_words(column, word.view, held, _absent(rows, word.bit)))
-    return outputs
 
 
 def _absent(rows: U64, bit: int | None) -> npt.NDArray[np.bool_] | None:

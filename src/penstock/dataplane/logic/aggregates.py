@@ -11,23 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane.keys.kinds import key_types
-from penstock.dataplane.logic.aggregate_words import (
-    WordReader,
-    combine_words,
-    derive_words,
-    is_fixed_width,
-    outputs_of_words,
-)
+from penstock.dataplane.logic.aggregate_words import WordAggregates, aggregates_identity, is_fixed_width
 from penstock.dataplane.logic.key_groups import Grouper
 from penstock.dataplane.logic.protocol import EpochInput, Logic, PlainLogic, PlainSpec
 from penstock.dataplane.logic.wide_aggregates import WideAggregateLogic
-from penstock.dataplane.state.column_entries import EntryFormat
 from penstock.dataplane.state.columns import ColumnState
-from penstock.dataplane.state.protocol import U64, TaskState
+from penstock.dataplane.state.protocol import TaskState
 from penstock.topology.aggregates import Aggregate, output_schema
 
 
@@ -62,11 +54,7 @@ class AggregateSpec(PlainSpec):
         return WideAggregateLogic(*declared, operator, keys, input_schema, shards, memory_bytes)
 
     def identity(self) -> dict[str, object]:
-        kept = zip(self.aggregates, self.input_types, strict=True)
-        return {
-            "kind": "aggregates",
-            "aggregates": [[one.kind.value, one.column, str(type_), one.n] for one, type_ in kept],
-        }
+        return {"kind": "aggregates", "aggregates": aggregates_identity(self.aggregates, self.input_types)}
 
 
 class AggregateLogic(PlainLogic):
@@ -85,27 +73,17 @@ class AggregateLogic(PlainLogic):
         memory_bytes: int,
     ) -> None:
         self._spec = spec
-        self._words, self._begins = derive_words(spec.aggregates, spec.input_types)
-        self._reader = WordReader(self._words)
+        self._words = WordAggregates(spec.aggregates, spec.input_types, list(spec.schema)[len(keys) :])
         self._grouper = Grouper(operator, keys, input_schema, shards)
-        self._initial: U64 = np.array([word.initial for word in self._words], np.int64).view(np.uint64)
-        form = EntryFormat(len(self._words), sum(word.bit is not None for word in self._words))
         types = key_types(input_schema, keys, operator)
-        self._columns = ColumnState(form, types, keys, operator, shards, memory_bytes)
+        self._columns = ColumnState(self._words.format, types, keys, operator, shards, memory_bytes)
         self.state: TaskState | None = self._columns
-        self._fields = list(spec.schema)[len(keys) :]
 
     def run(self, given: EpochInput) -> pa.Table:
         taken = given.inputs[0]
         if not taken.rows.num_rows:
             return self._spec.schema.empty_table()
-        groups = self._grouper.group(taken, self._reader.columns(taken.rows), self._reader.questions)
-        partials = self._reader.partials(groups)
-        rows = self._columns.update(
-            given.epoch, groups.batch, self._initial, lambda rows: combine_words(rows, self._words, partials)
-        )
-        spec = self._spec
-        outputs = outputs_of_words(
-            rows, spec.aggregates, spec.input_types, self._words, self._begins, self._fields
-        )
-        return pa.Table.from_arrays([*groups.keys, *outputs], schema=self._spec.schema)
+        groups = self._words.group(self._grouper, taken)
+        combine = self._words.combiner(groups)
+        rows = self._columns.update(given.epoch, groups.batch, self._words.initial, combine)
+        return pa.Table.from_arrays([*groups.keys, *self._words.outputs(rows)], schema=self._spec.schema)

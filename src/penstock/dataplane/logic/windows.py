@@ -16,18 +16,11 @@ import pyarrow as pa
 
 from penstock.dataplane.keys.encoding import decode_keys
 from penstock.dataplane.keys.kinds import key_types
-from penstock.dataplane.logic.aggregate_words import (
-    WordReader,
-    combine_words,
-    derive_words,
-    is_fixed_width,
-    outputs_of_words,
-)
+from penstock.dataplane.logic.aggregate_words import WordAggregates, aggregates_identity, is_fixed_width
 from penstock.dataplane.logic.keyed_windows import build_keyed_windows
 from penstock.dataplane.logic.protocol import LATE, EpochInput, Logic, ShardClock, ShardedRows
 from penstock.dataplane.logic.rows import states_identity
 from penstock.dataplane.logic.window_rows import WindowGrouper, assign_windows, window_column
-from penstock.dataplane.state.column_entries import EntryFormat
 from penstock.dataplane.state.expiring_columns import LEAST, ExpiringColumnState
 from penstock.dataplane.state.protocol import I64, U64, TaskState
 from penstock.topology.aggregates import Aggregate
@@ -65,8 +58,7 @@ class WindowLogicSpec:
         made: dict[str, object] = {"kind": "windowed", "window": self.window.identity()}
         if self.function is not None:
             return {**made, **states_identity(self.schema, self.states), "rows": self.rows}
-        kept = zip(self.aggregates, self.input_types, strict=True)
-        made["aggregates"] = [[one.kind.value, one.column, str(type_), one.n] for one, type_ in kept]
+        made["aggregates"] = aggregates_identity(self.aggregates, self.input_types)
         return made
 
 
@@ -83,16 +75,15 @@ class ColumnWindowLogic:
         memory_bytes: int,
     ) -> None:
         self._spec, self._shards = spec, shards
-        self._words, self._begins = derive_words(spec.aggregates, spec.input_types)
-        self._reader = WordReader(self._words)
+        fields = list(spec.schema)[1 + len(keys) :]
+        self._words = WordAggregates(spec.aggregates, spec.input_types, fields)
         self._grouper = WindowGrouper(operator, keys, input_schema, shards)
-        self._initial: U64 = np.array([word.initial for word in self._words], np.int64).view(np.uint64)
         self._types = [pa.int64(), *(key_types(input_schema, keys, operator) if keys else [])]
-        form = EntryFormat(len(self._words), sum(word.bit is not None for word in self._words))
         names = ["window", *keys]
-        self._columns = ExpiringColumnState(form, self._types, names, operator, shards, memory_bytes)
+        self._columns = ExpiringColumnState(
+            self._words.format, self._types, names, operator, shards, memory_bytes
+        )
         self._needed = [*keys, *(one.column for one in spec.aggregates if one.column is not None)]
-        self._fields = list(spec.schema)[1 + len(keys) :]
         self._window_field = spec.schema.field(spec.place)
         self.state: TaskState | None = self._columns
         self.sides: Mapping[str, pa.Table] = {}
@@ -116,11 +107,9 @@ class ColumnWindowLogic:
         rows = assigned.rows
         if not rows.rows.num_rows:
             return None
-        groups = self._grouper.group(rows, self._reader.columns(rows.rows), self._reader.questions)
-        partials = self._reader.partials(groups)
-        words = self._columns.update(
-            epoch, groups.batch, self._initial, lambda rows: combine_words(rows, self._words, partials)
-        )
+        groups = self._words.group(self._grouper, rows)
+        combine = self._words.combiner(groups)
+        words = self._columns.update(epoch, groups.batch, self._words.initial, combine)
         return self._table(groups.keys, words) if self._spec.mode == UPDATE else None
 
     def _close(self, clocks: Sequence[ShardClock]) -> pa.Table | None:
@@ -138,9 +127,6 @@ class ColumnWindowLogic:
         spec = self._spec
         starts = keys[0].to_numpy()
         window = window_column(keys[0], pa.array(starts + spec.window.size_us), self._window_field)
-        outputs = outputs_of_words(
-            rows, spec.aggregates, spec.input_types, self._words, self._begins, self._fields
-        )
-        columns = [*keys[1:], *outputs]
+        columns = [*keys[1:], *self._words.outputs(rows)]
         columns.insert(spec.place, window)
         return pa.Table.from_arrays(columns, schema=spec.schema)

@@ -16,7 +16,7 @@ from penstock.control.measure.estimate import EpochCosts, Estimate
 from penstock.control.measure.estimating import Measurer, Measuring
 from penstock.control.measure.nodes import Need, derive_new_task_need
 from penstock.control.measure.sample import ExecutorSample, NodeSample, Sample, TaskSample
-from penstock.control.measure.smoothing import Weighted, Windowed
+from penstock.control.measure.smoothing import Adapting, Smoothing, Weighted, Windowed
 from penstock.control.plan.plan import ExecutorPlan
 
 
@@ -269,6 +269,32 @@ def test_a_shard_that_comes_from_another_executor_brings_its_rate_along() -> Non
     assert estimate.executors["match.0"].arrival_per_s == pytest.approx([10, 30])
     assert estimate.executors["match.0"].load == pytest.approx([0.1, 0.3])
     assert estimate.executors["match.1"].arrival_per_s.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("smoothing", [Windowed(), Weighted(), Adapting()])
+@pytest.mark.parametrize("missing", [(), (20, 40)])
+def test_shards_that_leave_and_come_back_are_no_variability(
+    smoothing: Smoothing, missing: tuple[int, ...]
+) -> None:
+    """Half of the shards are with another executor from sample 20 to 39; their totals go with them."""
+    measurer, random = Measurer(Measuring(smoothing=smoothing)), np.random.default_rng(0)
+    arrived = np.zeros(16, np.int64)
+    for at in range(1, 61):
+        arrived = arrived + random.poisson(100, 16)
+        held = (np.arange(16) < 8) | (at < 20) | (at >= 40)
+        totals, task_of = np.where(held, arrived, 0), np.where(held, 0, -1).astype(np.int32)
+        task = TaskSample(0, "n1", float(arrived.sum()) * 0.001, int(arrived.sum()))
+        match = ExecutorSample(
+            "match", task_of, totals, totals, totals * 0.001, np.zeros(16, np.int64), (task,)
+        )
+        here = {} if at in missing else {"match": match}
+        now = measurer.measure(Sample(float(at), here, {"n1": NodeSample("n1", 2)})).executors
+        if at > 10 and at not in missing:
+            assert now["match"].scv_arrival < 2.5
+            assert (now["match"].arrival_per_s[held] < 150).all() and not now["match"].arrival_per_s[
+                ~held
+            ].any()
+            assert now["match"].rate_per_s == pytest.approx(100 * held.sum(), rel=0.15)
 
 
 def test_a_shard_on_its_way_between_tasks_keeps_its_rate() -> None:

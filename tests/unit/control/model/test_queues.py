@@ -180,7 +180,12 @@ def test_rows_in_the_station_are_those_waiting_and_those_in_work() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [QueueStation(33.0, 10.0), QueueStation(33.0, 10.0, 0.2, 3.0, 0.1), SplitStation(33.0, 10.0, 0.1)],
+    [
+        QueueStation(33.0, 10.0),
+        QueueStation(33.0, 10.0, 0.2, 3.0, 0.1),
+        SplitStation(33.0, 10.0, 0.1),
+        SplitStation(921.7023258621315, 23.042558146553286, 0.2),
+    ],  # 50 cores full but for the last bit
 )
 def test_a_station_walks_through_its_own_latencies_less_its_floor(model: StationModel) -> None:
     ks = []

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.model.queues import mmk_latency_s
-from penstock.control.plan.capacity import OperatorRate, plan_capacity
+from penstock.control.plan.capacity import Capacity, OperatorRate, derive_rates, plan_capacity
 from penstock.control.sla import SLA
+from penstock.errors import DeclarationError
 
 
 @given(st.floats(1.0, 5_000.0), st.floats(10.0, 2_000.0), st.floats(1.5, 20.0))
@@ -44,10 +48,82 @@ def test_an_operator_with_too_few_shards_is_named() -> None:
     assert "op" in found.problem
 
 
-@pytest.mark.parametrize("text", ["match", "match:1", "match:1:0", ":1:2", "match:a:2", "match:1:2:3:4"])
+@pytest.mark.parametrize("executors", [2, 4])
+def test_an_operator_takes_about_the_same_however_many_executors_share_it(executors: int) -> None:
+    def planned(count: int) -> Capacity:
+        stations = {}
+        for number in range(count):
+            rates = np.zeros(64)
+            rates[number * 64 // count : (number + 1) * 64 // count] = 1000 / 64
+            station = make_station(rates, 200.0, 8 // count)
+            station.task_of = np.where(rates > 0, station.task_of, -1).astype(np.int32)
+            station.operator = "a"
+            stations["a" if number == 0 else f"a#{number + 1}"] = station
+        world = World(stations, sla=SLA(1.0), edges={("in", "a"): 1000.0}, sources={"in": 1000.0})
+        rates = derive_rates(world.estimate())
+        assert sum(one.visits for one in rates) == pytest.approx(1.0)
+        return plan_capacity(rates, SLA(0.02), 8, factors=(1.0,))[0]
+
+    one, shared = planned(1), planned(executors)
+    assert not one.problem and not shared.problem
+    assert one.total <= shared.total <= one.total + executors
+
+
+def test_executors_that_nothing_arrives_at_share_evenly() -> None:
+    world = World({"a": make_station(np.zeros(4), 200.0, 1), "a#2": make_station(np.zeros(4), 200.0, 1)})
+    world.stations["a#2"].operator = world.stations["a"].operator = "a"
+    assert [one.visits for one in derive_rates(world.estimate())] in ([0.5, 0.5], [0.0, 0.0])
+
+
+def test_what_is_predicted_is_what_the_bound_is_of() -> None:
+    operators = [OperatorRate("a", 900, 100)]
+    (mean,) = plan_capacity(operators, SLA(0.1), 8, factors=(1.0,))
+    (tail,) = plan_capacity(operators, SLA(0.1, quantile=0.99), 8, factors=(1.0,))
+    assert mean.predicted_s <= 0.1 and tail.predicted_s <= 0.1 < 4.7 * mean.predicted_s
+    (few,) = plan_capacity(operators, SLA(0.01, quantile=0.99), 8, factors=(1.0,))
+    assert "10 ms cannot be reached" in few.problem and "57.56 ms" in few.problem
+
+
+def test_a_load_past_all_cores_is_refused_before_it_is_computed() -> None:
+    started = time.monotonic()
+    rows = plan_capacity([OperatorRate("a", 1e12, 10.0), OperatorRate("b", 1e308, 1e-3)], SLA(1.0), 8)
+    assert all("is the most planned for" in row.problem and not row.cores for row in rows)
+    assert time.monotonic() - started < 1.0
+
+
+@pytest.mark.parametrize(
+    ("operators", "says"),
+    [
+        ([OperatorRate("a", math.nan, 10.0)], "operator a: its rate is nan"),
+        ([OperatorRate("a", 10.0, math.nan)], "operator a: one core serves nan"),
+        ([OperatorRate("a", 10.0, 10.0, math.inf)], "operator a: its visits is inf"),
+        ([OperatorRate("a", 10.0, 10.0), OperatorRate("a", 10.0, 10.0)], "operator a is there 2 times"),
+    ],
+)
+def test_rates_that_cannot_be_are_refused_by_name(operators: list[OperatorRate], says: str) -> None:
+    with pytest.raises(DeclarationError, match=says):
+        plan_capacity(operators, SLA(1.0), 8)
+    for cores in (0, -3):
+        with pytest.raises(DeclarationError, match="at least one core"):
+            plan_capacity([OperatorRate("a", 10.0, 10.0)], SLA(1.0), cores)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "match",
+        "match:1",
+        "match:1:0",
+        ":1:2",
+        "match:a:2",
+        "match:1:2:3:4",
+        "match:nan:2",
+        "match:1:inf",
+        "match:-1:2",
+    ],
+)
 def test_an_operator_that_cannot_be_read_is_refused_with_the_form(text: str) -> None:
     from penstock.cli.plan import read_operator
-    from penstock.errors import DeclarationError
 
     with pytest.raises(DeclarationError, match="NAME:RATE:SERVICE"):
         read_operator(text)

@@ -78,8 +78,8 @@ def test_a_season_is_found_after_two_periods_and_its_next_peak_foreseen() -> Non
     for at_s, rate in zip(times, season(times), strict=True):
         seasons.take(float(at_s), float(rate))
     assert seasons.period_s is not None and abs(seasons.period_s - 600.0) <= 5.0
-    assert (seasons.derive_ratio(2370.0, 40.0) or 0) > 4
-    assert (seasons.derive_ratio(2370.0, 5.0) or 9) < 1.2
+    assert (seasons.derive_highest(40.0) or 0) > 400
+    assert (seasons.derive_highest(5.0) or 900) < 120
 
 
 def test_noise_and_drift_are_no_season() -> None:
@@ -88,7 +88,7 @@ def test_noise_and_drift_are_no_season() -> None:
         seasons = Seasons()
         for at, rate in enumerate(rates):
             seasons.take(float(at), float(rate))
-        assert seasons.period_s is None and seasons.derive_ratio(4000.0, 10.0) is None
+        assert seasons.period_s is None and seasons.derive_highest(10.0) is None
 
 
 def test_the_cores_for_a_season_are_there_before_its_peak() -> None:
@@ -97,3 +97,15 @@ def test_the_cores_for_a_season_are_there_before_its_peak() -> None:
     for at_s, rate in zip(times, season(times), strict=True):
         last = forecaster.take(float(at_s), np.full(4, rate / 4))
     assert last.total_per_s < 110 and last.ahead_per_s > 400
+
+
+def test_a_peak_that_has_begun_is_forecast_no_higher_than_it_was() -> None:
+    forecaster = Forecaster()
+    times = np.arange(1.0, 2460.0)
+    found = [
+        forecaster.take(float(at), np.full(4, rate / 4))
+        for at, rate in zip(times, season(times), strict=True)
+    ]
+    assert forecaster.seasons.period_s == 600.0
+    late = [one.ahead_per_s for one in found[1800:]]
+    assert 490 < max(late) < 1.3 * 500.0  # two of its peaks, their beginnings among them

@@ -1,0 +1,128 @@
+"""`penstock query`: what is asked of a running query as it was typed; what cannot be meant is one line and asks nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli import query as command
+from penstock.cli.main import app
+from penstock.dataplane.disk import PosixDisk
+from penstock.dataplane.requests import Answer, Desk, Request
+
+
+@pytest.fixture(autouse=True)
+def any_folder_is_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "is_checkpoint", lambda disk, folder: True)
+
+
+def penstock(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["query", *map(str, arguments)])
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[list[Request]]:
+    seen: list[Request] = []
+
+    def carry_out(request: Request) -> Answer:
+        seen.append(request)
+        return Answer(True, f"did {request.verb}")
+
+    over, desk = threading.Event(), Desk(PosixDisk(), str(folder), carry_out)
+
+    def serve() -> None:
+        while not over.wait(0.01):
+            desk.look(time.time())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_verbs_reach_the_query_with_what_was_typed(tmp_path: Path) -> None:
+    with running(tmp_path) as seen:
+        for arguments in (
+            ("rescale", tmp_path, "match", "--cores", 4),
+            ("rescale", tmp_path, "match", "--nodes", "0=3,1=1"),
+            ("move", tmp_path, "match", "--shards", "3,17,20-22", "--task", 1),
+            ("hold", tmp_path, "--latency", 0.5, "--policy", "drs:k_max=8"),
+            ("drain", tmp_path, 2, "--release"),
+        ):
+            ran = penstock(*arguments)
+            assert ran.exit_code == 0 and f"did {arguments[0]}" in ran.stdout, ran.output
+    cores, where, move, hold, drain = seen
+    assert (cores.operator, cores.cores, cores.nodes) == ("match", 4, {})
+    assert (where.cores, where.nodes) == (4, {"0": 3, "1": 1})
+    assert (move.shards, move.task) == ([3, 17, 20, 21, 22], 1)
+    assert (hold.latency_s, hold.policy) == (0.5, "drs:k_max=8")
+    assert (drain.node, drain.release) == ("2", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("move", "--shards", "3,x", "--task", 0), "'x' is no shard"),
+        (("move", "--shards", "9-3", "--task", 0), "'9-3' is no shard"),
+        (("move", "--shards", "", "--task", 0), "'' is no shard"),
+        (("move", "--shards", "3,", "--task", 0), "'' is no shard"),
+        (("move", "--shards", "-3", "--task", 0), "'-3' is no shard"),
+        (("move", "--shards", "0-4000000000", "--task", 0), "is no shard"),
+        (("move", "--shards", "3", "--task", -1), "--task -1"),
+        (("rescale", "--cores", 3_000_000_000), "between 1 and 65,535"),
+        (("rescale", "--cores", 0), "between 1 and"),
+        (("rescale",), "--cores 4, or --nodes 0=3,1=1"),
+        (("rescale", "--nodes", "0=3,1"), "'1' is no node"),
+        (("rescale", "--nodes", "0=3,0=1"), "named twice"),
+        (("rescale", "--nodes", "0=-3"), "is no node"),
+        (("hold", "--latency", "nan"), "latency must be"),
+        (("hold", "--latency", "inf"), "latency must be"),
+        (("pause", "--timeout", "nan"), "--timeout"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_and_asks_nothing(
+    arguments: tuple[object, ...], says: str, tmp_path: Path
+) -> None:
+    verb, *options = arguments
+    operator = ["match"] if verb in ("move", "rescale") else []
+    ran = penstock(verb, tmp_path, *operator, *options)
+    assert ran.exit_code == 2 and says in ran.stderr, ran.output
+    assert len(ran.stderr.strip().splitlines()) == 1 and isinstance(ran.exception, SystemExit)
+    assert not list(tmp_path.glob("requests/*"))
+
+
+def test_a_folder_that_is_no_checkpoint_and_one_that_nobody_runs_on_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = penstock("pause", tmp_path, "--timeout", 0.1)
+    assert ran.exit_code == 2 and "no query that runs on" in ran.stderr
+    monkeypatch.setattr(command, "is_checkpoint", lambda disk, folder: False)
+    ran = penstock("pause", tmp_path)
+    assert ran.exit_code == 2 and "no checkpoint of Penstock" in ran.stderr
+
+
+def test_a_refusal_of_the_query_is_shown_as_it_was_written(tmp_path: Path) -> None:
+    desk = Desk(PosixDisk(), str(tmp_path), lambda asked: Answer(False, "'match' [b]cannot[/b]"))
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(0.01):
+            desk.look(time.time())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        ran = penstock("split", tmp_path, "match")
+    finally:
+        over.set()
+        thread.join()
+    assert ran.exit_code == 1 and "'match' [b]cannot[/b]" in ran.stdout
