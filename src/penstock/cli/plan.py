@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.output import answer, one_line_errors
+from penstock.cli.output import answer, check_writable, one_line_errors
 from penstock.cli.query import checkpoint_folder
 from penstock.control.plan.capacity import Capacity, OperatorRate, plan_capacity
 from penstock.control.sla import SLA
@@ -31,6 +31,7 @@ def run_plan(
 ) -> None:
     """Print what the bound takes at the load there is, at one and a half times and at ten times that."""
     with one_line_errors():
+        check_writable(json)
         if (checkpoint is None) == (not stated):
             raise DeclarationError(
                 "penstock plan takes either a checkpoint that a query runs on, or --operator NAME:RATE:SERVICE for each."

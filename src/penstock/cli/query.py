@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import FOUND, answer, one_line_errors
+from penstock.cli.output import FOUND, answer, check_writable, one_line_errors
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.inspecting import is_checkpoint
 from penstock.dataplane.requests import Request, ask
@@ -88,6 +88,17 @@ def drain(
 ) -> None:
     """Take everything of the query off a node."""
     _ask(checkpoint, Request("drain", time.time(), node=node, release=release), timeout, json)
+
+
+@app.command()
+def undrain(
+    checkpoint: Folder,
+    node: Annotated[str, typer.Argument(help="executor id")],
+    timeout: Timeout = 10.0,
+    json: Json = None,
+) -> None:
+    """Let tasks be put on a node again that was drained."""
+    _ask(checkpoint, Request("undrain", time.time(), node=node), timeout, json)
 
 
 @app.command()
@@ -186,6 +197,7 @@ def check_cores(cores: int) -> int:
 
 def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None) -> None:
     with one_line_errors():
+        check_writable(json)
         found = ask(PosixDisk(), checkpoint_folder(checkpoint), request, timeout_s)
         answer(
             found, json, lambda console: console.print("\n".join([*found.lines, found.text]), markup=False)

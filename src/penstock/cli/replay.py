@@ -8,15 +8,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.output import FOUND, USAGE, answer, end_with, one_line_errors
+from penstock.cli.output import FOUND, USAGE, answer, check_writable, end_with, one_line_errors
 from penstock.control.apply.journal import read_entries
 from penstock.control.policy.registry import make_policy
 from penstock.control.replay import Replay, replay
+from penstock.words import counted
 
 
 def run_replay(journal: Path, policy: str | None, json: str | None) -> int:
     """Print where decisions differ from the recorded ones; return 1 if any does."""
     with one_line_errors():
+        check_writable(json)
         entries = read_entries(journal.read_bytes().splitlines())
         if not entries:
             end_with(f"{journal} holds no decision.", USAGE)
@@ -33,7 +35,7 @@ def _show(console: Console, found: Replay) -> None:
         console.print(table)
     console.print(
         f"{found.policy}: {found.decided} decided again, {len(found.differences)} differ; "
-        f"{found.actions_recorded} actions recorded, {found.actions_decided} now; {found.skipped} skipped",
+        f"{counted(found.actions_recorded, 'action')} recorded, {found.actions_decided} now; {found.skipped} skipped",
         highlight=False,
         markup=False,
     )

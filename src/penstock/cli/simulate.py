@@ -112,9 +112,10 @@ def derive_contender(text: str) -> Contender:
         DeclarationError: it names none.
     """
     if text.startswith(_STATIC):
-        if not text[len(_STATIC) :].isdigit() or not int(text[len(_STATIC) :]):
+        number = text[len(_STATIC) :]
+        if not (number.isascii() and number.isdigit()) or not int(number):
             raise DeclarationError(f"policy '{text}': write static_8 for eight tasks.")
-        return static(int(text[len(_STATIC) :]))
+        return static(int(number))
     guards = make_guards(make_policy(text))  # says at once what is wrong with it
     return Contender(text, lambda: make_policy(text), guards=guards)
 

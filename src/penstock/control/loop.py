@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from penstock.control.apply.actuator import Actuator
+from penstock.control.apply.actuator import Actuator, CountsMoves
 from penstock.control.apply.journal import Decision, Inputs, Journal
 from penstock.control.apply.past import Beginning, Past, describe_error
 from penstock.control.measure.estimate import Estimate
@@ -58,10 +58,13 @@ class ControlLoop:
 
     def turn(self, sample: Sample) -> Decision:
         """Take one sample and decide; a plan that passes the guards is handed to the actuator."""
-        now = self.measurer.measure(sample, self.sla.window)
+        now = self.measurer.rest(sample) if sample.paused else self.measurer.measure(sample, self.sla.window)
         self._take_manual(now)
         for failure in self._past.follow_up(now, self.sla):
             self._tell_policy(failure)
+        if sample.paused:
+            paused = Proposal(None, "the query is paused", "no change: paused")
+            return self.journal.add(self._describe(now, paused, False, None), None)
         wanted = self._regret(now) or _Wanted(self._propose(now))
         refused = self._ask_guards(now, wanted)
         return self._apply(now, wanted, refused)
@@ -151,6 +154,7 @@ class ControlLoop:
             derive_observed_s(now, self.sla),
             proposal.cost_s or _cost_of_chosen(proposal),
             self._past.recent,
+            self.actuator.moves_in_flight() if isinstance(self.actuator, CountsMoves) else None,
             self._past.manual_s,
             self._past.refusals.count_since(now.at_s - 60.0),
         )

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.control.policy.registry import DEFAULT, make_policy
+from penstock.control.policy.registry import DEFAULT, make_policy_for
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
@@ -61,7 +61,8 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     for one in (declared, *declared.also):
         check_sink(one, checkpoint)
     if declared.sla is not None:
-        make_policy(declared.policy or DEFAULT)  # a name that is wrong is refused before anything runs
+        # What is wrong with it is said before anything runs.
+        make_policy_for(declared.sla, declared.policy or DEFAULT)
     settings = Settings(**_settings_of(declared))
     declared = declared.with_root(with_imported(declared.root, PosixDisk(), checkpoint))
     program = compile_program(

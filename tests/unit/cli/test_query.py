@@ -87,6 +87,7 @@ def test_verbs_reach_the_query_with_what_was_typed(tmp_path: Path) -> None:
         (("hold", "--latency", "nan"), "latency must be"),
         (("hold", "--latency", "inf"), "latency must be"),
         (("pause", "--timeout", "nan"), "--timeout"),
+        (("pause", "--json", "/nowhere/answer.json"), "there is no folder /nowhere"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_and_asks_nothing(

@@ -74,6 +74,7 @@ def test_plots_are_written_or_the_extra_is_named(tmp_path: Path) -> None:
     [
         ("static_x", "write static_8"),
         ("static_0", "write static_8"),
+        ("static_²", "write static_8"),
         ("nobody", "no policy 'nobody'"),
         ("nobody:=1", "name=value"),
     ],

@@ -365,6 +365,80 @@ def test_a_plan_of_the_default_policy_is_refused_where_moving_its_state_costs_mo
     assert bool(said) == refused and bool(plane.applied) != refused
 
 
+def test_nothing_is_decided_while_the_query_is_paused_and_the_pause_is_no_rate() -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(lambda now: QUIET)
+    loop, seen = loop_on(plane, policy), list[float]()
+    policy.decide = lambda now: seen.append(now.executors["match"].rate_per_s) or QUIET  # type: ignore[func-returns-value]
+    for _ in range(10):
+        loop.turn(plane.step())
+    before = len(seen)
+    for _ in range(20):
+        plane.at_s += 1.0
+        decision = loop.turn(replace(plane.sample(), paused=True))
+        assert str(decision).startswith("the query is paused; no change: paused") and not decision.acted
+    assert len(seen) == before, "no policy was asked"
+    assert loop.journal.decisions()[-1].count == 20
+    for _ in range(3):
+        loop.turn(plane.step())
+    assert len(seen) == before + 3 and min(seen[before:]) > 50, "two shards of 50 rows a second"
+
+
+class NodesLate(FakePlane):
+    """Cores are there at once; the nodes of a plan fail in the end."""
+
+    def apply(self, plan: Plan) -> Ticket:
+        cores = super().apply(plan)
+        return Ticket(cores.number, Ticket(-cores.number)) if plan.add_nodes else cores
+
+    def status(self, ticket: Ticket) -> Outcome | None:
+        if ticket.number > 0:
+            return super().status(ticket)
+        return Outcome(False, "1 node did not come") if self.at_s >= 60 else None
+
+
+def test_cores_that_came_are_no_failure_when_the_nodes_asked_for_with_them_do_not() -> None:
+    plane = NodesLate([50.0, 50.0])
+
+    def decide(now: Estimate) -> Proposal:
+        if plane.applied:
+            return QUIET
+        tasks = ExecutorPlan(dict.fromkeys(range(2), "n1"), np.array([1, 0], np.int32))
+        return Proposal(Plan({"match": tasks}, add_nodes=1), "in trouble", "swapped, and asked for a node")
+
+    policy = Scripted(decide)
+    loop = loop_on(plane, policy)
+    for _ in range(70):
+        loop.turn(plane.step())
+    found = next(one for one in loop.journal.decisions() if one.acted)
+    assert found.outcome is not None and found.outcome.ok
+    assert found.nodes is not None and not found.nodes.ok
+    assert str(found).endswith("its nodes failed: 1 node did not come")
+    assert policy.failures == ["1 node did not come"]
+    assert loop._past.recent[0].ended_s is not None and loop._past.recent[0].ended_s < 10
+
+
+def test_moves_in_flight_are_those_that_the_actuator_counts_where_it_does() -> None:
+    class Counting(FakePlane):
+        flying = 0
+
+        def moves_in_flight(self) -> int:
+            return self.flying
+
+    plane = Counting([50.0] * 8)
+    plane.delay = 100  # the plan is long under way, and its shards have moved at once
+    turns = iter(range(100))
+    loop = loop_on(
+        plane, Scripted(lambda now: move_all_to(next(turns) % 2)(now)), cool_down_s=0, hysteresis_s=0,
+        max_moves_in_flight=5,
+    )  # fmt: skip
+    decisions = [loop.turn(plane.step()) for _ in range(6)]
+    assert sum(one.acted for one in decisions) > 1
+    plane.flying = 1
+    held = [loop.turn(plane.step()) for _ in range(2)]
+    assert all(not one.acted for one in held)
+    assert any("1 shard is on the move" in (one.refused or "") for one in held)
+
+
 def test_what_is_refused_is_tried_again_later_and_later() -> None:
     plane, policy = FakePlane([50.0, 50.0]), Scripted(move_all_to(1))
     plane.refuse, tries = "no lease is to be had", list[float]()

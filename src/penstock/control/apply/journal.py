@@ -44,11 +44,15 @@ class Decision:
     """Turns in a row with the same decision, this one the first."""
     until_s: float | None = None
     """When the last of them was."""
+    nodes: Outcome | None = None
+    """What came of the nodes that the plan asked for beside its cores; None while they come or go, and without any."""
 
     def __str__(self) -> str:
         parts = [part for part in (self.symptom, self._what()) if part]
         if self.outcome is not None and not self.outcome.ok:
             parts.append(f"failed: {self.outcome.reason}")
+        if self.nodes is not None and not self.nodes.ok:
+            parts.append(f"its nodes failed: {self.nodes.reason}")
         if self.count > 1 and self.until_s is not None:
             parts.append(f"{self.count} times in {self.until_s - self.at_s:.0f} s")
         return "; ".join(parts)
@@ -163,6 +167,14 @@ class Journal:
         at = self._find(number)
         if at is not None:
             self._replace(at, _changed(self._entries[at].decision, outcome=outcome))
+
+    def note_nodes(self, number: int, outcome: Outcome) -> None:
+        """Add what came of the nodes that a plan asked for beside its cores."""
+        if not outcome.ok:
+            self._failures.append(outcome.reason)
+        at = self._find(number)
+        if at is not None:
+            self._replace(at, _changed(self._entries[at].decision, nodes=outcome))
 
     def note_observed(self, number: int, observed_s: float) -> None:
         """Add the latency measured afterwards, and count the error of what was predicted."""

@@ -41,6 +41,7 @@ class Past:
         self._actuator, self._journal = actuator, journal
         self._actions: list[Action] = []
         self._tickets: dict[int, Ticket] = {}
+        self._node_tickets: dict[int, Ticket] = {}
         self._unsettled: set[int] = set()
         self._unjudged: set[int] = set()
         self._observed: deque[tuple[float, float]] = deque(maxlen=1000)
@@ -57,6 +58,8 @@ class Past:
     def begin(self, number: int, now: Estimate, plan: Plan, ticket: Ticket, details: Beginning) -> None:
         """Note that a plan was handed to the actuator."""
         self._tickets[number] = ticket
+        if ticket.nodes is not None:
+            self._node_tickets[number] = ticket.nodes
         self._actions.append(
             Action(
                 number,
@@ -100,7 +103,19 @@ class Past:
                     self._unjudged.add(number)
                 else:
                     failures.append(outcome.reason)
+        failures += self._follow_up_nodes()
         self._forget(now.at_s)
+        return failures
+
+    def _follow_up_nodes(self) -> list[str]:
+        """Take in what came of nodes that plans asked for beside their cores."""
+        failures = []
+        for number, ticket in list(self._node_tickets.items()):
+            outcome = self._actuator.status(ticket)
+            if outcome is not None:
+                del self._node_tickets[number]
+                self._journal.note_nodes(number, outcome)
+                failures += [] if outcome.ok else [outcome.reason]
         return failures
 
     def find_regret(self, now: Estimate, sla: SLA, guards: Guards) -> tuple[Action, str, Plan] | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.control.plan.plan import ExecutorPlan, Plan, derive_moves
+from penstock.words import counted
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class Facts:
     """Row-seconds of delay that carrying it out causes, for each row a second."""
     recent: tuple[Action, ...] = ()
     """Actions of the last minutes, oldest first."""
+    flying: int | None = None
+    """Shards on the move as whoever moves them counts them; None: all those of actions under way."""
     manual_s: float | None = None
     """When something was last changed by hand."""
     refused: int = 0
@@ -131,10 +134,13 @@ Guard = Callable[[Facts], str | None]
 
 def guard_moves_in_flight(facts: Facts) -> str | None:
     """Refuse moves beyond the cap while others go on."""
-    flying = sum(action.moves for action in facts.recent if action.ended_s is None)
+    flying = facts.flying
+    if flying is None:
+        flying = sum(action.moves for action in facts.recent if action.ended_s is None)
     moves, cap = count_moves(facts.current, facts.plan), facts.guards.max_moves_in_flight
     if flying and moves and flying + moves > cap:
-        return f"{flying} shards are on the move and {moves} more would pass the cap of {cap}"
+        now = f"{counted(flying, 'shard')} {'is' if flying == 1 else 'are'} on the move"
+        return f"{now} and {moves} more would pass the cap of {cap}"
     return None
 
 
@@ -142,7 +148,7 @@ def guard_actions_per_minute(facts: Facts) -> str | None:
     """Refuse more actions within a minute than the cap, urgent ones too: a storm of them never helps."""
     done = sum(facts.at_s - action.at_s < 60 for action in facts.recent) + facts.refused
     cap = facts.guards.max_actions_per_minute
-    return f"{done} actions in the last minute, the cap is {cap}" if done >= cap else None
+    return f"{counted(done, 'action')} in the last minute, the cap is {cap}" if done >= cap else None
 
 
 def guard_cool_down(facts: Facts) -> str | None:

@@ -25,5 +25,11 @@ class Advise:
         self.policy.note_failure("its plans are advice and are not carried out")
         return replace(proposal, plan=None, action=f"advice, not done: {proposal.action}", predicted_s=None)
 
+    def check_sla(self, sla: SLA) -> None:
+        """Refuse what the policy would."""
+        check = getattr(self.policy, "check_sla", None)
+        if check is not None:
+            check(sla)
+
     def note_failure(self, reason: str) -> None:
         self.policy.note_failure(reason)

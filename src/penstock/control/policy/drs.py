@@ -76,6 +76,8 @@ class DrsPolicy:
     name: str = "drs"
     _negotiator: Negotiator = field(init=False)
     _changed_at_s: float | None = None
+    _checked: bool = False
+    """Whether the configuration was looked at under a measured load."""
     _too_few: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Group -> cores that turned out too few, and the rate they were too few for."""
 
@@ -110,13 +112,24 @@ class DrsPolicy:
             DeclarationError: T_min above T_max.
             ModelError: K below the stable minimum, or a bound under the least that any number of cores reaches.
         """
-        bound_s = self._bound_s(sla)
-        self._refuse_crossed(bound_s)
+        self.check_sla(sla)
         for group in self._groups(now, sla, derive_demand(now), limits):
-            if self.k_max is not None:
-                assign_processors(group.stations, self.k_max)
-            else:
-                min_processors(group.stations, bound_s, derive_usable_cores(now, limits))
+            try:
+                if self.k_max is not None:
+                    assign_processors(group.stations, self.k_max)
+                else:
+                    min_processors(group.stations, self._bound_s(sla))
+            except ModelError as error:
+                option = "t_max_s" if self.t_max_s is not None else "latency of the SLA"
+                raise ModelError(f"{'k_max' if self.k_max is not None else option}: {error}") from error
+
+    def check_sla(self, sla: SLA) -> None:
+        """Refuse options that do not go with a bound, whatever the load.
+
+        Raises:
+            DeclarationError: T_min above T_max.
+        """
+        self._refuse_crossed(self._bound_s(sla))
 
     def note_failure(self, reason: str) -> None:
         """Let the next turn decide again, without waiting for T_ra."""
@@ -131,7 +144,7 @@ class DrsPolicy:
         if waiting is not None:
             return waiting
         self._negotiator.look(now)
-        unmeasured = propose_unmeasured(now)
+        unmeasured = propose_unmeasured(now) or self._propose_refusal(now, sla, limits)
         if unmeasured is not None:
             return unmeasured
         try:
@@ -142,6 +155,18 @@ class DrsPolicy:
         bound_s = self._bound_s(sla)
         usable = derive_usable_cores(now, limits)
         return self._compose(now, sla, limits, [self._decide(group, bound_s, usable) for group in groups])
+
+    def _propose_refusal(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal | None:
+        """Say once what is wrong with the configuration, when the first load is seen; the query goes on, and from the next
+        turn on what can be had is made do with. Crossed bounds leave nothing to decide by, so those are said always."""
+        try:
+            self.check_sla(sla)
+            if not self._checked:
+                self._checked = True
+                self.check(now, sla, limits)
+        except (DeclarationError, ModelError) as error:
+            return no_change(f"{self.name}: the configuration is refused", str(error))
+        return None
 
     # -- what each group should have ----------------------------------------------------------------------------------
 
@@ -167,7 +192,7 @@ class DrsPolicy:
             floor = self._floor(group)
             return propose_fit(group, bound_s, self._t_min_s(bound_s), floor, self.min_gain)
         except ModelError as error:
-            return propose_making_do(group, usable, self.min_gain, str(error))
+            return propose_making_do(group, min(self.k_max or usable, usable), self.min_gain, str(error))
 
     def _squeeze(self, wants: list[Want], usable: int) -> list[Want]:
         """Deal the cores there are where more are wanted: by marginal benefit, by load where they do not suffice."""

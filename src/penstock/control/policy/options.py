@@ -23,8 +23,8 @@ class Range:
     holds: Callable[[float], bool]
 
 
-POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
-NOT_NEGATIVE = Range("a number of zero or more", lambda value: 0 <= value < math.inf)
+POSITIVE = Range("above 0 and finite", lambda value: 0 < value < math.inf)
+NOT_NEGATIVE = Range("zero or more and finite", lambda value: 0 <= value < math.inf)
 SHARE = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 RATIO = Range("above 0 and at most 1", lambda value: 0 < value <= 1)
 COUNT = Range("at least 1", lambda value: 1 <= value < math.inf)

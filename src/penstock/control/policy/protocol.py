@@ -64,7 +64,11 @@ class Limits:
 
 
 class Policy(Protocol):
-    """Decides from estimates. May keep a memory of earlier turns; reads nothing else."""
+    """Decides from estimates. May keep a memory of earlier turns; reads nothing else.
+
+    One that has options which do not go with every bound may have `check_sla(sla)`, which raises a DeclarationError; it
+    is called before the policy is used.
+    """
 
     name: str
 

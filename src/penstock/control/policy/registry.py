@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.control.policy.advise import Advise
 from penstock.control.policy.protocol import Policy
+from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
 
 ADVISE = "advise"
@@ -80,6 +81,19 @@ def make_policy(text: str, **options: Any) -> Policy:
         return factory(**{**stated, **options})
     except TypeError as error:
         raise _explain(name, error) from error
+
+
+def make_policy_for(sla: SLA, text: str, **options: Any) -> Policy:
+    """Return a new policy that is to hold a bound.
+
+    Raises:
+        DeclarationError: as `make_policy`, or options that do not go with the bound.
+    """
+    policy = make_policy(text, **options)
+    check = getattr(policy, "check_sla", None)
+    if check is not None:
+        check(sla)
+    return policy
 
 
 def _read_option(text: str, part: str) -> tuple[str, Any]:

@@ -48,7 +48,7 @@ TABLE: list[tuple[g.Guard, str, Facts, str | None]] = [
     (g.guard_moves_in_flight, "nothing is on the move", facts(THREE), None),
     (g.guard_moves_in_flight, "moves under way and too many more",
      facts(ONE, recent=(action(TWO, SKEWED, ended_s=None),)),
-     "1 shards are on the move and 2 more would pass the cap of 2"),
+     "1 shard is on the move and 2 more would pass the cap of 2"),
     (g.guard_moves_in_flight, "moves under way and room for one",
      facts(SKEWED, recent=(action(TWO, SKEWED, ended_s=None),)), None),
     (g.guard_moves_in_flight, "a plan without moves", facts(TWO, recent=(action(TWO, ONE, ended_s=None),)), None),

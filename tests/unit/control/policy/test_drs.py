@@ -16,6 +16,7 @@ from penstock.control.measure.estimate import NodeEstimate
 from penstock.control.model.queues import ModelError, mmk_latency_s
 from penstock.control.policy.drs import DrsPolicy, make_drs_lb
 from penstock.control.policy.protocol import Limits
+from penstock.control.policy.registry import make_policy_for
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
 
@@ -251,6 +252,35 @@ def test_an_unreachable_bound_is_said_with_the_least_that_can_be_asked_for() -> 
     world = video(10, 14, 2, sla=SLA(1.0))
     found = world.turn(DrsPolicy())
     assert found.plan is None and "lies above 1416 ms" in found.action
+    assert "configuration is refused" in found.symptom and "latency of the SLA" in found.action
+
+
+@pytest.mark.parametrize("start", [1, 2])
+def test_fewer_cores_than_the_load_takes_are_refused_once_and_never_exceeded(start: int) -> None:
+    world = World({"a": make_station(np.full(64, 10.0), 100.0, start)}, limits=Limits(32), sla=SLA(1.0))
+    policy = DrsPolicy(k_max=2, reallocation_s=1)
+    first = world.turn(policy)
+    assert first.plan is None and "k_max: 2 cores cannot serve the load: give at least 7" in first.action
+    world.run(policy, 20)
+    assert world.k("a") == 2
+    assert sum("configuration is refused" in one.symptom for one in world.proposals) == 1
+
+
+def test_bounds_that_cross_are_refused_where_the_bound_is_known_and_nothing_is_done_by_them() -> None:
+    with pytest.raises(DeclarationError, match="t_min_s of 5 s must lie under the bound of 1 s"):
+        make_policy_for(SLA(1.0), "drs:t_min_s=5")
+    with pytest.raises(DeclarationError, match="t_min_s of 5 s"):
+        make_policy_for(SLA(1.0), "advise:drs-lb", t_min_s=5.0)
+    assert make_policy_for(SLA(6.0), "drs:t_min_s=5").name == "drs"
+    world = World({"a": make_station(np.full(64, 10.0), 100.0, 10)}, limits=Limits(32), sla=SLA(1.0))
+    world.run(DrsPolicy(t_min_s=5.0), 5)
+    assert not world.plans and len({(one.symptom, one.action) for one in world.proposals}) == 1
+    assert "t_min_s of 5 s" in world.proposals[0].action
+
+
+def test_a_load_beyond_all_cores_is_no_matter_of_configuration() -> None:
+    world = World({"a": make_station(np.full(64, 37.5), 200.0, 1)}, limits=Limits(8))
+    assert world.turn(DrsPolicy()).plan is not None
 
 
 def test_drs_lb_balances_while_t_ra_keeps_the_number_and_drs_waits() -> None:

@@ -16,9 +16,9 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("policy", "option", "value", "says"),
     [
-        ("drs", "t_max_s", NAN, "a positive number"),
-        ("drs", "t_max_s", INF, "a positive number"),
-        ("drs", "t_max_s", 0, "a positive number"),
+        ("drs", "t_max_s", NAN, "above 0"),
+        ("drs", "t_max_s", INF, "above 0"),
+        ("drs", "t_max_s", 0, "above 0"),
         ("drs", "k_max", 1.5, "a whole number, at least 1"),
         ("drs", "k_max", 0, "at least 1"),
         ("drs", "k_max", True, "a whole number"),
@@ -39,7 +39,7 @@ NAN, INF = float("nan"), float("inf")
         ("elasticutor", "patience", 1.5, "a whole number"),
         ("elasticutor", "give_back_ratio", 0, "above 0 and at most 1"),
         ("naive-ec", "margin", 1.0, "below 1"),
-        ("streamswitch", "alert_s", NAN, "a positive number"),
+        ("streamswitch", "alert_s", NAN, "above 0"),
         ("streamswitch", "margin", "abc", "a number"),
         ("static", "tasks", 2.5, "a whole number"),
         ("static", "tasks", 0, "at least 1"),
