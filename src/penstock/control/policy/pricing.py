@@ -5,7 +5,7 @@ Every policy has its proposals priced here, in one measure that the guards weigh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -66,7 +66,7 @@ def derive_cost_s(now: Estimate, plan: Plan, sla: SLA, limits: Limits) -> float:
     held = {n: derive_held_s(one, then, limits.move_bytes_per_s) for n, (one, then) in known.items()}
     concerned = [one for one, _ in known.values()]
     if plan.global_pause:
-        whole_s = PAUSE_S + sum(float(one.sum()) for one in held.values())
+        whole_s = _derive_pause_s(list(held.values()))
         concerned = list(now.executors.values())
         delay = sum(one.rate_per_s for one in concerned) * whole_s**2 / 2
     else:
@@ -74,6 +74,13 @@ def derive_cost_s(now: Estimate, plan: Plan, sla: SLA, limits: Limits) -> float:
     sources = 0.0 if sla.scope == OPERATOR else sum(now.sources_per_s.values())
     rate = sources or sum(one.rate_per_s for one in concerned)
     return delay / rate if rate > 0 else 0.0
+
+
+def _derive_pause_s(held_s: Sequence[F64]) -> float:
+    """Return how long all rows stand still: shards change hands at once, and states are copied one after the other."""
+    longest = max((float(np.minimum(one, MOVE_S).max(initial=0.0)) for one in held_s), default=0.0)
+    copying = sum(float(np.maximum(one - MOVE_S, 0.0).sum()) for one in held_s)
+    return PAUSE_S + longest + copying
 
 
 def price(proposal: Proposal, now: Estimate, sla: SLA, limits: Limits, *, is_mean: bool = False) -> Proposal:
