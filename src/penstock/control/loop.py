@@ -97,7 +97,7 @@ class ControlLoop:
             proposal.predicted_s,
             next((one.predicted_s for one in proposal.options if one.action.startswith("no change")), None),
             derive_observed_s(now, self.sla),
-            next((one.cost_s for one in proposal.options if one.action == proposal.action), 0.0),
+            proposal.cost_s or _cost_of_chosen(proposal),
             self._past.recent,
         )
         return resolve(facts, rolls_back=wanted.rolls_back is not None)
@@ -131,3 +131,7 @@ class ControlLoop:
             0, now.at_s, self.policy.name, proposal.symptom, proposal.action, acted, refused, proposal.options,
             proposal.predicted_s, model,
         )  # fmt: skip
+
+
+def _cost_of_chosen(proposal: Proposal) -> float:
+    return next((one.cost_s for one in proposal.options if one.action == proposal.action), 0.0)

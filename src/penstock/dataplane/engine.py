@@ -231,6 +231,8 @@ class Engine:
             self.step()
         elif isinstance(message, messages.Failed):
             self._on_failed(lease, message)
+        elif isinstance(message, messages.Alive):
+            held.load = message.own
 
     def on_appended(self, count: int) -> None:
         """The oldest `count` records handed to `append` are durable and this driver still owns the
@@ -469,10 +471,10 @@ class Engine:
         """Return what runs for a stage: itself, or all executors of an operator."""
         return [self.runs[chain.name] for chain in self.chains.of(stage)]
 
-    def latency_since(self, stage: str, at: float) -> Latency | None:
+    def latency_since(self, stage: str, at: float, quantile: float | None = None) -> Latency | None:
         """Return the latency of rows that a stage, all its executors together, committed at or after clock time `at`."""
         first, *others = [self.latency[run.spec.name] for run in self.runs_of(stage)]
-        return first.since(at, *others)
+        return first.since(at, *others, quantile=quantile)
 
     def run_of(self, chain: str) -> Run:
         """Return what runs for a chain, from now on if it is a new one."""

@@ -24,6 +24,8 @@ class Latency:
     p50_ms: float
     p99_ms: float
     max_ms: float
+    quantile_ms: float | None = None
+    """Of the quantile that was asked for."""
 
 
 class LatencyLog:
@@ -49,9 +51,10 @@ class LatencyLog:
         """Return the clock times of commits at or after clock time `at`, oldest first."""
         return [entry[0] for entry in self._entries if entry[0] >= at]
 
-    def since(self, at: float, *others: LatencyLog) -> Latency | None:
+    def since(self, at: float, *others: LatencyLog, quantile: float | None = None) -> Latency | None:
         """Return the latency of rows committed at or after clock time `at`, here and in others; None when there were
-        none."""
+        none. `quantile` asks for one more, between 0 and 1; a quantile is off by at most a twentieth of the time between
+        the first and the last arrival of one commit's rows."""
         logs = [self._entries, *(other._entries for other in others)]
         found = [
             entry
@@ -67,12 +70,13 @@ class LatencyLog:
         weights = np.repeat(rows / len(points), len(points))
         order = np.argsort(spread)
         share = np.cumsum(weights[order]) / weights.sum()
-        at50, at99 = np.searchsorted(share, [0.5, 0.99])
-        last = len(order) - 1
+        asked = np.searchsorted(share, [0.5, 0.99, 0.5 if quantile is None else quantile])
+        at50, at99, at_quantile = np.minimum(asked, len(order) - 1)
         return Latency(
             rows=int(rows.sum()),
             mean_ms=float((mean * rows).sum() / rows.sum() / 1e3),
-            p50_ms=float(spread[order[min(at50, last)]] / 1e3),
-            p99_ms=float(spread[order[min(at99, last)]] / 1e3),
+            p50_ms=float(spread[order[at50]] / 1e3),
+            p99_ms=float(spread[order[at99]] / 1e3),
             max_ms=float(high.max() / 1e3),
+            quantile_ms=None if quantile is None else float(spread[order[at_quantile]] / 1e3),
         )

@@ -2,8 +2,9 @@
 epoch's time. Pure decisions over what was published.
 
 While all that waits is done within an epoch's time, an executor takes all of it and its shards stand together. When a task
-has more than that, its shards go as far as the time lasts and no further, and the shards of other tasks go their own way: a
-hot range of keys is late itself, and nobody else is. A level is only a bound, so any level keeps every promise.
+has more than that, its shards with least waiting take all of it, and the others go as far as the time lasts and no further;
+other tasks go their own way. So a hot shard is late itself, and nobody else is. A level is only a bound, so any level keeps
+every promise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup, cut_at
+from penstock.dataplane.positions import ChannelKey, Level, PublishedRows, ShardGroup, cut_at
 from penstock.dataplane.records import Position, TaskPart
 from penstock.dataplane.state.protocol import I64, U16
 
@@ -27,8 +28,6 @@ _SLOW_RATIO = 0.05
 FULL_ENOUGH = 0.8
 """Share of a task's rows at which it stops between two producer epochs instead of inside one: the rest of one that was cut
 holds rows of fewer shards, and is read again."""
-
-Levels = Mapping[ChannelKey, Position]
 
 
 class TaskRates:
@@ -82,40 +81,55 @@ def derive_levels(
     task_of: U16,
     task_rows: Mapping[int, float],
     turns: Sequence[Sequence[ChannelKey]],
-) -> dict[int, Levels]:
-    """Return the level of every task that cannot take all that waits for it, by channel: the position that its shards do
-    not go past.
+    backlog: I64,
+) -> list[Level]:
+    """Return the levels of the tasks that cannot take all that waits for them; every other shard takes all there is.
 
-    Those that are behind go first: all shards of a task rise to one level. A task takes at least a row of every shard that
-    is furthest behind. Channels of one turn share what the turn before left.
+    Of one task, shards whose rows are within an even share of what it may take have no bound; what they leave is for the
+    others, which rise to one level together, those behind first. A task takes at least one row of every shard that is
+    furthest behind. Channels of one turn share what the turn before left.
 
     Args:
         task_rows: task -> rows that it may take.
         turns: channels, those whose rows come first in front.
+        backlog: rows that wait for each shard.
     """
-    there = sum(item.rows for items in waiting.values() for item in items)
-    if not task_rows or there <= min(task_rows.values()):
-        return {}
+    if not task_rows or int(backlog[ready].sum()) <= min(task_rows.values()):
+        return []
     stands = {key: _stand(groups, key, len(ready)) for keys in turns for key in keys}
     epochs = {key: [item.epoch for item in waiting.get(key, ())] for key in stands}
-    found: dict[int, Levels] = {}
+    found: list[Level] = []
     for task, rows in task_rows.items():
         shards = np.flatnonzero(ready & (task_of == task)).astype(np.uint16)
-        if not len(shards):
+        late, left = late_shards(shards, backlog, max(rows, 1.0))
+        if not len(late):
             continue
         levels: dict[ChannelKey, Position] = {}
-        left = max(rows, 1.0)
         for keys in turns:
             share, taken = left / len(keys), 0.0
             for key in keys:
-                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], shards, share)
+                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], late, share)
                 taken += used
                 if level is not None:
                     levels[key] = level
             left = max(left - taken, 1.0)
         if levels:
-            found[task] = levels
+            found.append(Level(late, levels))
     return found
+
+
+def late_shards(shards: U16, backlog: I64, rows: float) -> tuple[U16, float]:
+    """Return which shards of a task have more waiting than an even share of some rows (max-min fairness), and how many rows
+    the others leave to them."""
+    order = shards[np.argsort(backlog[shards], kind="stable")]
+    waits = backlog[order]
+    before = np.cumsum(waits) - waits
+    shares = (rows - before) / np.arange(len(order), 0, -1)
+    over = np.flatnonzero(waits > shares)
+    if not len(over):
+        return shards[:0], rows
+    first = int(over[0])
+    return np.sort(order[first:]), max(rows - float(before[first]), 1.0)
 
 
 def _stand(groups: Sequence[ShardGroup], key: ChannelKey, shards: int) -> Standing:

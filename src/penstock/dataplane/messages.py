@@ -185,6 +185,8 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
 class Alive(msgspec.Struct, tag="alive", frozen=True):
     load: tuple[float, float, float] | None = None
     """Of the node, from one of its leases: shares of CPU, memory and I/O in use."""
+    own: tuple[float, float, float] | None = None
+    """Of the lease's own process and those below it: shares of what the node was given."""
 
 
 class Said(msgspec.Struct, tag="said", frozen=True):

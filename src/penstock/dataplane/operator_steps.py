@@ -11,8 +11,8 @@ import numpy as np
 from penstock.dataplane import messages, paths, records
 from penstock.dataplane.channel import Deal
 from penstock.dataplane.dealing import TaskSlot
-from penstock.dataplane.levels import Levels, derive_levels
-from penstock.dataplane.positions import ChannelKey, GroupTake, PublishedRows, in_turns
+from penstock.dataplane.levels import derive_levels
+from penstock.dataplane.positions import ChannelKey, GroupTake, Level, PublishedRows, in_turns
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.run import Run
 from penstock.dataplane.snapshots import due_snapshots
@@ -29,10 +29,8 @@ class OperatorSteps:
         self._engine = engine
         self._in_step = engine.program.ahead_of_watermarks()
 
-    def levels(
-        self, run: Run, waiting: Mapping[ChannelKey, Sequence[PublishedRows]]
-    ) -> dict[int, Levels] | None:
-        """How far each task may go in the next epoch; None where one budget is for all of them.
+    def levels(self, run: Run, waiting: Mapping[ChannelKey, Sequence[PublishedRows]]) -> list[Level] | None:
+        """How far shards of tasks that cannot take everything may go in the next epoch; None where one budget is for all.
 
         Ahead of a declared watermark tasks keep in step: the latest event time of all rows moves it, and rows of a task
         that stayed behind would be late.
@@ -46,7 +44,8 @@ class OperatorSteps:
             return None
         chain = run.chain
         turns = in_turns(waiting, chain.channels)
-        return derive_levels(chain.groups, run.ready, waiting, run.task_of, task_rows, turns)
+        backlog = run.counts.arrived - run.counts.completed
+        return derive_levels(chain.groups, run.ready, waiting, run.task_of, task_rows, turns, backlog)
 
     def step(self, run: Run, now: float) -> float:
         """Start an epoch when rows wait, time moves or a boundary is asked for; return the seconds until a timer is due."""

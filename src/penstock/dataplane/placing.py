@@ -31,10 +31,14 @@ from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.serving import Serving
 from penstock.dataplane.shards import NOBODY, Holding
 from penstock.dataplane.state.protocol import U16
+from penstock.dataplane.undoing import Before, keep_what_runs, note_before, put_back
 from penstock.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from penstock.dataplane.engine import Engine
+
+PUT_BACK_S = 20.0
+"""Time in which leases come up again for tasks that a plan which is given up had ended."""
 
 
 class Placing:
@@ -51,6 +55,8 @@ class Placing:
         self.handing = Handing()
         self._given_up: dict[str, str] = {}
         self._deadlines: dict[str, float] = {}
+        self._before: dict[str, Before] = {}
+        """By stage with a plan under way: what is put back if it is given up."""
         self.serving = Serving(engine, self._deadlines.__contains__, self._on_served)
 
     # -- leases -------------------------------------------------------------------------------------------------------
@@ -147,6 +153,8 @@ class Placing:
         self.check(wanted)
         now = self._engine.now()
         for one in wanted:
+            earlier = self._before.get(one.stage)
+            self._before[one.stage] = note_before(self._runs[one.stage], one.tasks, earlier)
             self._want(one, now)
             self._deadlines[one.stage] = now + timeout_s
             self._given_up.pop(one.stage, None)
@@ -207,26 +215,29 @@ class Placing:
         for stage, at in list(self._deadlines.items()):
             if self.is_settled(stage):
                 del self._deadlines[stage]
+                self._before.pop(stage, None)
                 self._engine.note_placed()
             elif now >= at:
-                del self._deadlines[stage]
-                self._give_up(self._runs[stage])
+                self._give_up(self._runs[stage], now)
 
-    def _give_up(self, run: Run) -> None:
-        waiting = [slot.index for slot in run.slots.values() if slot.lease is None]
+    def _give_up(self, run: Run, now: float) -> None:
+        stage = run.spec.name
+        del self._deadlines[stage]
+        before = self._before.pop(stage, None)
+        waiting = [slot.index for slot in run.slots.values() if slot.lease is None and not slot.leaving]
         if not waiting:
             return  # it is only slow
-        if run.spec.kind == "operator":
-            lost = np.isin(run.shards.goal, waiting)
-            run.shards.goal[lost] = run.task_of[lost]
-            kept = {*run.shards.goal.tolist(), *run.task_of.tolist()}
-            self.copies.forget_useless(run)
+        if before is not None:
+            put_back(run, before, self.serving.known_nodes() - self.serving.avoid)
+            self._deadlines[stage] = now + PUT_BACK_S
+            self._given_up[stage] = f"no lease came up in time for task {', '.join(map(str, waiting))}"
         else:
-            kept = set(waiting) if len(waiting) == len(run.slots) else set()
-        for slot in run.slots.values():
-            slot.leaving = slot.lease is None and slot.index not in kept
-        names = ", ".join(map(str, waiting))
-        self._given_up[run.spec.name] = f"no lease came up in time for task {names}"
+            keep_what_runs(run)
+        if run.spec.kind == "operator":
+            stay = run.ready & (run.task_of == run.shards.goal)
+            self.moves.forget(run, np.flatnonzero(stay).astype(np.uint16))
+            self.moves.ask(run, run.shards.displaced(), now)
+            self.copies.forget_useless(run)
         self.assign()
 
     # -- between two epochs -------------------------------------------------------------------------------------------

@@ -100,6 +100,14 @@ class ShardGroup:
 
 
 @dataclass(frozen=True)
+class Level:
+    """A bound for some shards: positions that they do not go past, on the channels that have one."""
+
+    shards: U16
+    at: Mapping[ChannelKey, Position]
+
+
+@dataclass(frozen=True)
 class Channels:
     """What the channels of a stage have to do with event time and with each other."""
 
@@ -161,7 +169,7 @@ def take_epoch(
     budget: Budget,
     channels: Channels = NO_TIME,
     task_of: U16 | None = None,
-    levels: Mapping[int, Mapping[ChannelKey, Position]] | None = None,
+    levels: Sequence[Level] | None = None,
 ) -> list[GroupTake]:
     """Choose the ranges of the next epoch: every group with ready shards takes up to the budget, oldest rows
     first.
@@ -172,11 +180,11 @@ def take_epoch(
     Args:
         task_of: shard -> task. With it a group that only some tasks work on takes that part of the budget: else a few
             shards that are behind would take as many rows as all others, and keep everybody waiting for one task.
-        levels: task -> where its shards stop, for tasks that cannot take everything; the others take all there is, and the
-            budget is not looked at. None where the budget decides.
+        levels: where some shards stop; the others take all there is, and the budget is not looked at. None where the budget
+            decides.
     """
-    if levels is not None and task_of is not None:
-        return _take_to_levels(groups, ready, waiting, channels, task_of, levels)
+    if levels is not None:
+        return _take_to_levels(groups, ready, waiting, channels, levels)
     tasks = len(np.unique(task_of[ready])) if task_of is not None and len(groups) > 1 else 0
     takes: list[GroupTake] = []
     caps: dict[ChannelKey, Position] = {}
@@ -200,29 +208,18 @@ def _take_to_levels(
     ready: npt.NDArray[np.bool_],
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
     channels: Channels,
-    task_of: U16,
-    levels: Mapping[int, Mapping[ChannelKey, Position]],
+    levels: Sequence[Level],
 ) -> list[GroupTake]:
+    level_of = np.zeros(len(ready), np.int64)
+    for number, level in enumerate(levels, 1):
+        level_of[level.shards] = number
     takes = []
     for group in groups:
         present = group.shards[ready[group.shards]]
-        bounds: list[tuple[Mapping[ChannelKey, Position], list[int]]] = []
-        for task in np.unique(task_of[present]).tolist():
-            bound = levels.get(task, {})
-            same = next((tasks for known, tasks in bounds if known == bound), None)
-            if same is None:
-                bounds.append((bound, [task]))
-            else:
-                same.append(task)
-        for bound, tasks in bounds:
-            here = present if len(bounds) == 1 else present[np.isin(task_of[present], tasks)]
-            if len(here):
-                all_there_is = Budget(1 << 62)
-                takes.append(
-                    _take_group(
-                        replace(group, shards=here), waiting, all_there_is, len(ready), bound, channels
-                    )
-                )
+        for number in np.unique(level_of[present]).tolist():
+            here = replace(group, shards=present[level_of[present] == number])
+            caps = levels[number - 1].at if number else {}
+            takes.append(_take_group(here, waiting, Budget(1 << 62), len(ready), caps, channels))
     return takes
 
 

@@ -124,7 +124,36 @@ class Program:
                 return found
             found |= more
 
+    def path_ends(self) -> list[str]:
+        """Return the operators at which the way of an input row can end: those that feed no other operator, those that feed
+        a sink, whatever else they feed, and those on a loop, whose rows may end at any of them."""
+        feeds = {
+            name: {edge.consumer for edge in stage.edges if self.stages[edge.consumer].kind == "operator"}
+            for name, stage in self.stages.items()
+            if stage.kind == "operator"
+        }
+        fed = {edge.consumer for stage in self.stages.values() for edge in stage.edges}
+        return [
+            name
+            for name, next_ones in feeds.items()
+            if name in fed and (not next_ones or self._feeds_sink(name) or name in _reach(feeds, name))
+        ]
+
+    def _feeds_sink(self, name: str) -> bool:
+        return any(self.stages[edge.consumer].kind == "sink" for edge in self.stages[name].edges)
+
     @property
     def loops(self) -> bool:
         """Whether rows can come back to an operator they went through."""
         return any(given.feedback for stage in self.stages.values() for given in stage.inputs)
+
+
+def _reach(feeds: Mapping[str, set[str]], name: str) -> set[str]:
+    """Return what rows of a stage can come to; itself only over a loop."""
+    found: set[str] = set()
+    pending = [name]
+    while pending:
+        more = feeds[pending.pop()] - found
+        found |= more
+        pending += more
+    return found

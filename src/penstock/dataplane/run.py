@@ -59,6 +59,8 @@ class Lease:
     name: str
     node: str
     heard_at: float
+    load: tuple[float, float, float] | None = None
+    """Shares of its node's CPU, memory and I/O that its process uses; None before it has said so."""
 
 
 @dataclass(frozen=True)

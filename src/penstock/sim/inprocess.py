@@ -426,4 +426,7 @@ def _stable(message: messages.FromLease) -> bytes:
         message = messages.Released(
             message.stage, message.task, [messages.ReleasedShard(s.shard, "") for s in message.shards]
         )
+    if isinstance(message, messages.Prepared):
+        shards = [messages.PreparedShard(s.shard, "", s.version, s.why) for s in message.shards]
+        message = messages.Prepared(message.stage, message.task, shards)
     return messages.encode(message)

@@ -6,6 +6,7 @@ Makes the loop and gives it samples and limits. Decides nothing, and carries out
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,8 @@ class Elasticity:
         self._most_nodes = 1
         self._file: JournalFile | None = None
         self._sampled_s = 0.0
+        self._quantile: float | None = None
+        """Of latency, where the SLA bounds one."""
         self._cores = real_cores(spark) if is_local(spark) else 0
 
     def hold(
@@ -84,6 +87,7 @@ class Elasticity:
         if every_s is not None:
             every_s = check_seconds("every_s", every_s)
         chosen = make_policy_for(sla, policy, **options)
+        self._quantile = None if sla.is_mean else float(sla.quantile)
         self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
@@ -97,7 +101,7 @@ class Elasticity:
             self._limits(),
             guards_of(chosen),
             self._actuator,
-            Journal(write=self._open_journal()),
+            Journal(write=self._open_journal(), run=uuid.uuid4().hex),
         )
         self._steering = Steering(loop, self._take, every_s or self.every_s, self._refresh)
 
@@ -193,8 +197,8 @@ class Elasticity:
         if self._shell.over:
             return None
         there = self._nodes()
-        since = self._sampled_s
-        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since))
+        since, quantile = self._sampled_s, self._quantile
+        sample: Sample = self._shell.hub.ask(lambda: take_sample(self._shell.engine, there, since, quantile))
         self._sampled_s = sample.at_s
         return sample
 

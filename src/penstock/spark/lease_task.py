@@ -26,7 +26,7 @@ from penstock.dataplane.lease_home import LeaseIdentity
 from penstock.dataplane.program import Program
 from penstock.dataplane.speaking import Speaker
 from penstock.dataplane.worker import Worker
-from penstock.spark.node_load import NodeMeter
+from penstock.spark.node_load import NodeLoad, NodeMeter
 from penstock.spark.preloading import preload
 from penstock.spark.processes import derive_ancestors, derive_executor_id, read_processes
 from penstock.spark.wire import NONCE_BYTES, WireError, is_proof, proof, receive_frame, send_frame
@@ -141,13 +141,16 @@ def _loop(sock: socket.socket, worker: Worker, send: Send, voice: Voice) -> str:
 def _beat(send: Send, over: threading.Event, every_s: float) -> None:
     meter = NodeMeter()
     meter.read()
+    meter.read_own()
     while not over.wait(every_s):
-        load = meter.read()
-        shares = None if load is None else (load.cpu_ratio, load.memory_ratio, load.io_ratio)
         try:
-            send(messages.Alive(shares))
+            send(messages.Alive(_shares(meter.read()), _shares(meter.read_own())))
         except OSError:
             return
+
+
+def _shares(load: NodeLoad | None) -> tuple[float, float, float] | None:
+    return None if load is None else (load.cpu_ratio, load.memory_ratio, load.io_ratio)
 
 
 class Voice:

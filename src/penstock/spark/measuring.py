@@ -6,37 +6,43 @@ Called in the hub's thread, where nothing changes meanwhile; it takes well under
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from penstock.control.measure.sample import ExecutorSample, NodeSample, Sample, TaskSample
 from penstock.control.sla import END_TO_END, SLA
 from penstock.dataplane.engine import Engine
+from penstock.dataplane.latency import Latency
 from penstock.dataplane.program import operator_of
-from penstock.dataplane.run import Run
+from penstock.dataplane.run import Lease, Run
 from penstock.dataplane.shards import NOBODY
 from penstock.dataplane.sojourns import Bound, Pairs
 
 
-def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> Sample:
+def take_sample(
+    engine: Engine, nodes: Iterable[NodeSample], since_s: float, quantile: float | None = None
+) -> Sample:
     """Return what was counted up to now.
 
     Args:
         nodes: as Spark knows them.
         since_s: when the sample before was taken; latency is of rows committed since then.
+        quantile: of latency, beside mean and p99: the one that an SLA bounds.
     """
     now = engine.now()
     operators = {
         name: run for name, run in engine.runs.items() if run.spec.kind == "operator" and run.chain.groups
     }
-    executors = {name: _executor(engine, run, since_s) for name, run in operators.items()}
+    served = Counter(slot.lease for run in engine.runs.values() for slot in run.slots.values() if slot.lease)
+    executors = {name: _executor(engine, run, served, since_s, quantile) for name, run in operators.items()}
     edges: Counter[tuple[str, str]] = Counter()
     for name, run in engine.runs.items():
         for producer, rows in run.counts.arrived_from.items() if run.spec.kind == "operator" else ():
             edges[operator_of(producer), operator_of(name)] += rows
     sources = {name: run.chain.rows_in for name, run in engine.runs.items() if run.spec.kind == "source"}
-    last = [engine.latency_since(name, since_s) for name in _last_stages(engine)]
+    # The bound holds for every path, so the slowest end counts.
+    last = [engine.latency_since(name, since_s, quantile) for name in engine.program.path_ends()]
     found = [one for one in last if one is not None]
     return Sample(
         now,
@@ -48,6 +54,7 @@ def take_sample(engine: Engine, nodes: Iterable[NodeSample], since_s: float) -> 
         or any(map(engine.redealing.is_under_way, engine.program.stages)),
         latency_s=max(one.mean_ms for one in found) / 1e3 if found else None,
         latency_p99_s=max(one.p99_ms for one in found) / 1e3 if found else None,
+        latency_quantiles_s=_quantiles(found, quantile),
     )
 
 
@@ -56,7 +63,7 @@ def judge_by(engine: Engine, sla: SLA) -> None:
     it bounds whole paths. What was counted under the same one goes on."""
     quantile = None if sla.is_mean else float(sla.quantile)
     bound = Bound(sla.latency, sla.window, quantile, sla.scope == END_TO_END)
-    judged = _last_stages(engine) if bound.from_source else list(engine.runs)
+    judged = engine.program.path_ends() if bound.from_source else list(engine.runs)
     for name in engine.program.stages:
         first, *others = engine.runs_of(name)
         kept = first.counts.sojourns
@@ -68,15 +75,18 @@ def judge_by(engine: Engine, sla: SLA) -> None:
             run.counts.sojourns.pairs = kept.pairs
 
 
-def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
+def _executor(
+    engine: Engine, run: Run, served: Mapping[str, int], since_s: float, quantile: float | None
+) -> ExecutorSample:
     counts, leases = run.counts, engine.leases
-    latency = counts.sojourns.log.since(since_s)
+    latency = counts.sojourns.log.since(since_s, quantile=quantile)
     tasks = tuple(
         TaskSample(
             slot.index,
             leases[slot.lease].node,
             counts.task_busy_s.get(slot.index, 0.0),
             counts.task_rows.get(slot.index, 0),
+            *_shares(leases[slot.lease], served[slot.lease]),
         )
         for slot in run.slots.values()
         if slot.lease in leases
@@ -101,15 +111,19 @@ def _executor(engine: Engine, run: Run, since_s: float) -> ExecutorSample:
         engine.placing.moves.bytes_of[run.spec.name],
         latency.mean_ms / 1e3 if latency is not None else None,
         latency.p99_ms / 1e3 if latency is not None else None,
+        latency_quantiles_s=_quantiles([latency] if latency is not None else [], quantile),
     )
 
 
-def _last_stages(engine: Engine) -> list[str]:
-    """Operators whose rows no other operator takes: where an input row has gone through."""
-    stages = engine.program.stages
-    fed = {edge.consumer for spec in stages.values() for edge in spec.edges}
-    operators = [name for name, spec in stages.items() if spec.kind == "operator" and name in fed]
-    inner = {
-        name for name in operators for edge in stages[name].edges if stages[edge.consumer].kind == "operator"
-    }
-    return [name for name in operators if name not in inner] or operators
+def _shares(lease: Lease, tasks: int) -> tuple[float | None, float | None, float | None]:
+    """Return what a task uses of its node: its lease's process; an even part of it where a lease has several tasks."""
+    if lease.load is None:
+        return None, None, None
+    cpu, memory, io = lease.load
+    return cpu / tasks, memory / tasks, io / tasks
+
+
+def _quantiles(found: Sequence[Latency], quantile: float | None) -> dict[float, float]:
+    """Return the greatest of a quantile that was asked for, in seconds."""
+    known = [one.quantile_ms for one in found if one.quantile_ms is not None]
+    return {quantile: max(known) / 1e3} if quantile is not None and known else {}

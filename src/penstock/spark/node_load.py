@@ -1,4 +1,5 @@
-"""What a node uses of what it was given: CPU, memory and I/O of the Spark executor and every process below it.
+"""What a node uses of what it was given: CPU, memory and I/O of the Spark executor and every process below it, and what one
+lease, which is one of these processes, uses of the same.
 
 Runs on the node, in a lease. Reads ``/proc`` and nothing else; about a millisecond. On systems without ``/proc``
 there is no reading.
@@ -88,32 +89,52 @@ class NodeMeter:
         self._listed_at = float("-inf")
         self._below_root: list[int] = []
         self._before: Usage | None = None
+        self._own_before: Usage | None = None
 
     def read(self) -> NodeLoad | None:
         """Return the load since the call before; None at the first call, and where there is no ``/proc``.
 
         Never raises: a reading that fails is no reason to lose a lease.
         """
-        if sys.platform != "linux":
-            return None
-        try:
-            now = self._read_usage()
-        except (OSError, ValueError, IndexError):
-            return None
-        before, self._before = self._before, now
-        if before is None or self._grant is None:
+        before, self._before = self._before, _try_read(self._read_usage)
+        return self._derive(before, self._before)
+
+    def read_own(self) -> NodeLoad | None:
+        """Return what this process and those below it used of the node's grant since the call before; None as `read`."""
+        before, self._own_before = self._own_before, _try_read(self._read_own_usage)
+        return self._derive(before, self._own_before)
+
+    def _derive(self, before: Usage | None, now: Usage | None) -> NodeLoad | None:
+        if before is None or now is None or self._grant is None:
             return None
         return derive_load(before, now, self._grant)
 
-    def _read_usage(self) -> Usage:
+    def _read_own_usage(self) -> Usage:
+        self._find_grant()
+        return read_usage(list(_tree([os.getpid()])), self._clock())
+
+    def _find_grant(self) -> int:
+        """Find out once which process is the node, and what it was given."""
         if self._root is None:
             self._root = find_node_process(os.getpid())
         if self._grant is None:
             self._grant = read_grant(self._root)
-        now = self._clock()
+        return self._root
+
+    def _read_usage(self) -> Usage:
+        root, now = self._find_grant(), self._clock()
         if now - self._listed_at >= LIST_EVERY_S:
-            self._listed_at, self._below_root = now, list(_children(self._root))
-        return read_usage([self._root, *_tree(self._below_root)], now)
+            self._listed_at, self._below_root = now, list(_children(root))
+        return read_usage([root, *_tree(self._below_root)], now)
+
+
+def _try_read(read: Callable[[], Usage]) -> Usage | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        return read()
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def read_usage(pids: list[int], at_s: float) -> Usage:

@@ -330,3 +330,19 @@ def test_the_error_of_a_prediction_goes_to_the_model_that_made_it_also_where_not
     assert {one.model for one in loop.journal.decisions() if one.predicted_s is not None} == {model}
     # What a guard held back was predicted and never came, so it is no error of the model.
     assert set(loop.journal.model_errors()) == (set() if policy == "esstream" else {model})
+
+
+@pytest.mark.parametrize(("state_bytes", "refused"), [(10**3, False), (10**10, True)])
+def test_a_plan_of_the_default_policy_is_refused_where_moving_its_state_costs_more_than_it_brings(
+    state_bytes: int, refused: bool
+) -> None:
+    """An idle executor on two nodes could do with less; the state of its shards must cross for that."""
+    plane = FakePlane([5.0] * 16, k=8)
+    plane.plan = ExecutorPlan({at: f"n{1 + at % 2}" for at in range(8)}, plane.plan.task_of)
+    loop = loop_on(plane, make_policy("penstock"))
+    for _ in range(20):
+        sample = plane.step()
+        match = replace(sample.executors["match"], state_bytes=np.full(16, state_bytes, np.int64))
+        loop.turn(replace(sample, executors={"match": match}))
+    said = {one.refused for one in loop.journal.decisions() if one.refused and "core-seconds" in one.refused}
+    assert bool(said) == refused and bool(plane.applied) != refused

@@ -151,6 +151,60 @@ def test_a_plan_whose_cores_do_not_come_is_given_up_and_the_old_one_goes_on(tmp_
     finish(driver, 2 * ROWS)
 
 
+def test_a_plan_that_is_given_up_puts_back_every_shard_and_not_only_those_of_the_missing_task(
+    tmp_path: Path,
+) -> None:
+    driver = driver_on(tmp_path, 2, nodes=1, rows=2 * ROWS)
+    run, placing = driver.engine.runs["fold"], driver.engine.placing
+    driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
+    before, tasks = run.task_of.copy(), set(run.slots)
+    driver.delays = Delays(lease_start=(100.0, 100.0))
+    goal = np.where(before == 0, 1, 5).astype(np.uint16)
+    goal[np.flatnonzero(before == 0)[0]] = 0
+    driver.place([Placement("fold", {0: None, 1: None, 5: None}, goal)], timeout_s=0.3)
+    assert driver.run_until(lambda: placing.why_not("fold") is not None, 5.0)
+    assert driver.run_until(lambda: placing.is_settled("fold"), 5.0)
+    assert (run.task_of == before).all() and set(run.slots) == tasks
+    finish(driver, 2 * ROWS)
+
+
+def test_a_plan_on_top_of_one_whose_cores_never_came_goes_back_to_what_ran(tmp_path: Path) -> None:
+    driver = driver_on(tmp_path, 2, nodes=1, capacity=9, rows=2 * ROWS)
+    run, placing = driver.engine.runs["fold"], driver.engine.placing
+    driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
+    before, tasks = run.task_of.copy(), set(run.slots)
+    driver.delays = Delays(lease_start=(100.0, 100.0))
+    for task in (5, 6):
+        goal = before.copy()
+        goal[before == 1] = task
+        goal[np.flatnonzero(before == 0)[0]] = 1
+        driver.place([Placement("fold", {0: None, 1: None, task: None}, goal)], timeout_s=0.3)
+        driver.run_until(0.05)
+    assert driver.run_until(lambda: placing.why_not("fold") is not None, 5.0)
+    assert driver.run_until(lambda: placing.is_settled("fold"), 5.0)
+    assert (run.task_of == before).all() and set(run.slots) == tasks
+    finish(driver, 2 * ROWS)
+
+
+def test_cores_that_a_plan_ended_come_back_when_it_is_given_up_or_shards_stay_where_they_are(
+    tmp_path: Path,
+) -> None:
+    driver = driver_on(tmp_path, 2, nodes=1, rows=2 * ROWS)
+    run, placing = driver.engine.runs["fold"], driver.engine.placing
+    driver.run_until(lambda: run.chain.epoch > 20 and bool(run.ready.all()))
+    before = run.task_of.copy()
+    driver.delays = Delays(lease_start=(100.0, 100.0))
+    goal = np.where(before == 1, 5, 1).astype(np.uint16)
+    driver.engine.set_nodes(["n0", "n9"])
+    driver.place([Placement("fold", {1: None, 5: "n9"}, goal)], timeout_s=0.3)
+    assert driver.run_until(lambda: placing.why_not("fold") is not None, 5.0)
+    assert sorted(index for index, slot in run.slots.items() if not slot.leaving) == [0, 1]
+    assert (run.shards.goal == before).all()
+    assert driver.run_until(lambda: placing.is_settled("fold"), 90.0)
+    assert all(slot.lease is not None for slot in run.slots.values())
+    finish(driver, 2 * ROWS)
+
+
 def test_a_paused_stage_begins_nothing_and_goes_on_when_resumed(tmp_path: Path) -> None:
     driver = driver_on(tmp_path, 5)
     fold = driver.engine.runs["fold"]

@@ -55,3 +55,16 @@ def test_commits_of_long_ago_are_forgotten() -> None:
         log.add(float(at), 1_000, Stamp(1, 0, 0.0, 0))
     found = log.since(0.0)
     assert found is not None and found.rows == 61
+
+
+def test_any_quantile_can_be_asked_for() -> None:
+    log = LatencyLog()
+    for ms in range(1, 1001):  # one row each, of 1 to 1000 ms
+        log.add(
+            1.0, 1_000_000, Stamp(1, 1_000_000 - 1000 * ms, 1_000_000 - 1000.0 * ms, 1_000_000 - 1000 * ms)
+        )
+    for quantile in (0.5, 0.9, 0.99, 0.999):
+        found = log.since(0.0, quantile=quantile)
+        assert found is not None and found.quantile_ms == pytest.approx(1000 * quantile, abs=2)
+    plain = log.since(0.0)
+    assert plain is not None and plain.quantile_ms is None and plain.p99_ms == pytest.approx(990, abs=2)

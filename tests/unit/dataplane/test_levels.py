@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from tests.unit.dataplane.test_positions import KEY, OTHER, published, shards
 
 from penstock.dataplane.channel import EdgeSpec
-from penstock.dataplane.levels import FULL_ENOUGH, TaskRates, derive_levels
-from penstock.dataplane.positions import START, Budget, Channels, Moved, ShardGroup, advance, take_epoch
+from penstock.dataplane.levels import FULL_ENOUGH, TaskRates, derive_levels, late_shards
+from penstock.dataplane.positions import (
+    START,
+    Budget,
+    Channels,
+    Moved,
+    ShardGroup,
+    advance,
+    take_epoch,
+    waiting_rows,
+)
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Position, TaskPart
 
@@ -36,6 +45,13 @@ def rows_until(items: list, at: Position, level: Position | None, mine: np.ndarr
     return found
 
 
+def levels_of(groups, waiting, task_rows, turns=([KEY],), ready=EVERYONE):  # type: ignore[no-untyped-def]
+    """Levels with a backlog as it is: shard -> positions that it does not go past."""
+    backlog = waiting_rows(groups, waiting, SHARDS)
+    found = derive_levels(groups, ready, waiting, TASK_OF, task_rows, turns, backlog)
+    return {shard: dict(level.at) for level in found for shard in level.shards.tolist()}
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(counts, min_size=1, max_size=6), st.lists(places, min_size=SHARDS, max_size=SHARDS), budgets)
 def test_a_task_takes_what_its_time_allows_and_not_much_less(
@@ -44,37 +60,70 @@ def test_a_task_takes_what_its_time_allows_and_not_much_less(
     items = [published(number, rows) for number, rows in enumerate(epochs, 1)]
     at = [Position(*place) for place in stands]
     groups = [ShardGroup(shards(shard), {KEY: place}) for shard, place in enumerate(at)]
-    task_rows = dict(enumerate(allowed))
-    levels = derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, task_rows, [[KEY]])
-    for task, most in task_rows.items():
-        mine = np.flatnonzero(task == TASK_OF)
-        level = levels.get(task, {}).get(KEY)
+    levels = levels_of(groups, {KEY: items}, dict(enumerate(allowed)))
+    for task, most in enumerate(allowed):
+        mine = np.flatnonzero(task == TASK_OF).tolist()
+        bounds = {levels[shard][KEY] for shard in mine if shard in levels}
+        assert len(bounds) <= 1, "those of a task that are late rise to one level"
+        late = [shard for shard in mine if shard in levels]
 
-        def rows(to: Position | None, mine: np.ndarray = mine) -> int:
-            return sum(rows_until(items, at[shard], to, np.array([shard])) for shard in mine.tolist())
+        def rows(of: list[int], to: Position | None) -> int:
+            return sum(rows_until(items, at[shard], to, np.array([shard])) for shard in of)
 
-        taken, there = rows(level), rows(None)
-        if level is None:
-            assert taken == there <= max(most, 1.0), "everything is taken, and fits"
+        free = rows([shard for shard in mine if shard not in levels], None)
+        if not late:
+            assert free <= max(most, 1.0), "everything is taken, and fits"
             continue
-        further = rows(Position(level.epoch, level.row + 1))
-        assert taken <= max(most, 1.0) or rows(Position(level.epoch, level.row - 1)) == 0, "more than fits"
+        (level,) = bounds
+        taken = free + rows(late, level)
+        further = free + rows(late, Position(level.epoch, level.row + 1))
+        step = rows(late, Position(level.epoch, level.row - 1)) == 0 if level.row else False
+        assert taken <= max(most, 1.0) or step, "more than fits"
         assert taken >= FULL_ENOUGH * most or further > most or level.row == 0, "less than fits"
         assert taken > 0, "a task with rows takes some"
+        least = min(rows([shard], None) for shard in late)
+        assert all(rows([shard], None) <= least for shard in mine if shard not in levels), (
+            "the hottest are late"
+        )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.floats(1.0, 200.0))
+def test_the_rows_that_late_shards_share_are_those_that_an_even_share_leaves(
+    waits: list[int], rows: float
+) -> None:
+    every = np.arange(len(waits), dtype=np.uint16)
+    late, left = late_shards(every, np.array(waits, np.int64), rows)
+    if sum(waits) <= rows:
+        assert not len(late)
+        return
+    # Water filling by bisection: the share q with sum(min(w, q)) = rows.
+    low, high = 0.0, float(max(waits))
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(min(w, middle) for w in waits) <= rows else (low, middle)
+    assert set(late.tolist()) == {shard for shard, wait in enumerate(waits) if wait > high + 1e-6} or any(
+        abs(wait - high) < 1e-5 for wait in waits
+    )
+    assert left == pytest.approx(
+        max(1.0, rows - sum(w for s, w in enumerate(waits) if s not in late.tolist()))
+    )
 
 
 def test_a_hot_shard_is_late_itself_and_nobody_else_is() -> None:
     items = [published(number, [90, 4, 4, 2, 2, 2]) for number in range(1, 5)]
     groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
-    levels = derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, dict.fromkeys(range(3), 40.0), [[KEY]])
-    assert levels == {0: {KEY: Position(1, 38)}}, "40 rows of shards 0 and 3 are 38 and 2"
+    backlog = waiting_rows(groups, {KEY: items}, SHARDS)
+    rows = dict.fromkeys(range(3), 40.0)
+    levels = derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, rows, [[KEY]], backlog)
+    assert [(level.shards.tolist(), level.at) for level in levels] == [([0], {KEY: Position(1, 32)})]
     takes = take_epoch(groups, EVERYONE, {KEY: items}, Budget(1), Channels(), TASK_OF, levels)
     ends = {shard: take.ends()[KEY] for take in takes for shard in take.shards.tolist()}
-    assert {shard for shard, end in ends.items() if end == Position(5, 0)} == {1, 2, 4, 5}
-    assert [int(take.shard_rows.sum()) for take in takes] == [40, 48]
+    assert {shard for shard, end in ends.items() if end == Position(5, 0)} == {1, 2, 3, 4, 5}
+    assert sorted(int(take.shard_rows.sum()) for take in takes) == [32, 56]
 
 
-def test_the_hot_task_is_passed_by_until_it_has_caught_up_and_then_all_stand_together() -> None:
+def test_the_hot_shard_is_passed_by_until_it_has_caught_up_and_then_all_stand_together() -> None:
     items = [published(1, [90, 4, 4, 2, 2, 2])]
     groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
     epochs = 0
@@ -82,41 +131,50 @@ def test_the_hot_task_is_passed_by_until_it_has_caught_up_and_then_all_stand_tog
         epochs += 1
         if epochs in (2, 3, 4):
             items.append(published(epochs, [1, 1, 1, 1, 1, 1]))
-        levels = derive_levels(
-            groups, EVERYONE, {KEY: items}, TASK_OF, dict.fromkeys(range(3), 40.0), [[KEY]]
-        )
+        backlog = waiting_rows(groups, {KEY: items}, SHARDS)
+        rows = dict.fromkeys(range(3), 40.0)
+        levels = derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, rows, [[KEY]], backlog)
         takes = take_epoch(groups, EVERYONE, {KEY: items}, Budget(1), Channels(), TASK_OF, levels)
         groups = advance(groups, [Moved(take.shards, take.ends()) for take in takes])
         assert epochs < 9
     assert len(groups) == 1
-    assert epochs == 4, "the 92 rows of task 0 take three epochs, beside what comes meanwhile"
+    assert epochs == 4, "the 90 rows of shard 0 take three epochs, beside what comes meanwhile"
 
 
-def test_what_is_behind_goes_first_and_shards_of_a_task_rise_to_one_level() -> None:
+def test_a_shard_that_came_with_a_backlog_does_not_make_the_others_of_its_new_task_late() -> None:
+    items = [published(number, [30, 0, 0, 2, 0, 0]) for number in range(1, 7)]
+    groups = [ShardGroup(shards(3), {KEY: Position(6, 0)}), ShardGroup(shards(0), {KEY: START})]
+    assert levels_of(groups, {KEY: items}, {0: 32.0}) == {0: {KEY: Position(2, 0)}}, (
+        "2 rows, and 30 of the late one"
+    )
+
+
+def test_those_that_are_late_rise_together_the_last_first() -> None:
     items = [published(number, [5, 0, 0, 5, 0, 0]) for number in range(1, 7)]
-    groups = [ShardGroup(shards(0), {KEY: Position(5, 0)}), ShardGroup(shards(3), {KEY: START})]
-    for rows, level in ((10.0, Position(3, 0)), (20.0, Position(5, 0)), (30.0, Position(6, 0)), (40.0, None)):
-        found = derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, {0: rows}, [[KEY]])
-        assert found.get(0, {}).get(KEY) == level
+    groups = [ShardGroup(shards(0), {KEY: Position(3, 0)}), ShardGroup(shards(3), {KEY: START})]
+    for rows, level in ((10.0, Position(3, 0)), (20.0, Position(4, 0)), (30.0, Position(5, 0))):
+        assert levels_of(groups, {KEY: items}, {0: rows}) == {0: {KEY: level}, 3: {KEY: level}}
+    assert levels_of(groups, {KEY: items}, {0: 45.0}) == {3: {KEY: Position(6, 0)}}, (
+        "20 of one, 25 of the other"
+    )
+    assert levels_of(groups, {KEY: items}, {0: 50.0}) == {}
 
 
 def test_channels_of_loops_come_first_and_others_share_what_is_left() -> None:
     loop, rest = [published(1, [6] * SHARDS)], [published(1, [50] * SHARDS)]
     groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START, OTHER: START})]
     waiting = {KEY: rest, OTHER: loop}
-    levels = derive_levels(groups, EVERYONE, waiting, TASK_OF, {0: 32.0}, [[OTHER], [KEY]])
-    assert levels == {0: {KEY: Position(1, 10)}}, "12 rows of the loop, then 20 of the others"
-    levels = derive_levels(groups, EVERYONE, waiting, TASK_OF, {0: 16.0}, [[KEY, OTHER]])
-    assert levels == {0: {KEY: Position(1, 4), OTHER: Position(1, 4)}}
+    levels = levels_of(groups, waiting, {0: 32.0}, [[OTHER], [KEY]])
+    assert levels[0] == levels[3] == {KEY: Position(1, 10)}, "12 rows of the loop, then 20 of the others"
+    levels = levels_of(groups, waiting, {0: 16.0}, [[KEY, OTHER]])
+    assert levels[0] == levels[3] == {KEY: Position(1, 4), OTHER: Position(1, 4)}
 
 
 def test_nothing_is_bounded_while_all_that_waits_fits_everywhere() -> None:
     items = [published(1, [3] * SHARDS)]
     groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
-    assert (
-        derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, dict.fromkeys(range(3), 18.0), [[KEY]]) == {}
-    )
-    assert derive_levels(groups, EVERYONE, {KEY: items}, TASK_OF, dict.fromkeys(range(3), 6.0), [[KEY]]) == {}
+    assert levels_of(groups, {KEY: items}, dict.fromkeys(range(3), 18.0)) == {}
+    assert levels_of(groups, {KEY: items}, dict.fromkeys(range(3), 6.0)) == {}
 
 
 def test_shards_that_sit_out_do_not_hold_their_task_back() -> None:
@@ -124,8 +182,7 @@ def test_shards_that_sit_out_do_not_hold_their_task_back() -> None:
     groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
     ready = EVERYONE.copy()
     ready[0] = False
-    levels = derive_levels(groups, ready, {KEY: items}, TASK_OF, {0: 20.0}, [[KEY]])
-    assert levels == {0: {KEY: Position(3, 0)}}
+    assert levels_of(groups, {KEY: items}, {0: 20.0}, ready=ready) == {3: {KEY: Position(3, 0)}}
 
 
 def part(task: int, rows: int, busy_s: float, lease: str = "a") -> TaskPart:

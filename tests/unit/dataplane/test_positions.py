@@ -26,6 +26,7 @@ from penstock.dataplane.positions import (
     stamps_of,
     take_epoch,
     take_range,
+    waiting_rows,
 )
 from penstock.dataplane.records import END_US, IDLE_US, Extent, Position, Published, Segment, Stamp, pack_u32
 
@@ -143,7 +144,8 @@ def _epoch(
     levels = None
     if apart and task_of is not None:
         rows = {task: float(1 + (budget * (task + 1)) % 7) for task in range(tasks)}
-        levels = derive_levels(groups, ready, waiting, task_of, rows, [sorted(waiting)])
+        backlog = waiting_rows(groups, waiting, len(ready))
+        levels = derive_levels(groups, ready, waiting, task_of, rows, [sorted(waiting)], backlog)
     takes = take_epoch(groups, ready, waiting, Budget(budget), task_of=task_of, levels=levels)
     moved = []
     taken_shards = [shard for take in takes for shard in take.shards.tolist()]

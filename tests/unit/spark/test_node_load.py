@@ -65,6 +65,33 @@ def test_a_grandchild_at_work_is_seen_in_cpu_and_its_parent_in_memory() -> None:
     assert 0.09 < load.memory_ratio < 0.8
 
 
+OWN = """
+import sys, time
+from penstock.spark.node_load import NodeGrant, NodeMeter
+meter = NodeMeter(root=1, grant=NodeGrant(cores=2, memory_bytes=1 << 30, io_bytes_per_s=1 << 20))
+assert meter.read_own() is None
+held, end = bytearray(b"x" * (100 << 20)), time.monotonic() + 0.6
+while time.monotonic() < end:
+    pass
+load = meter.read_own()
+print(load.cpu_ratio, load.memory_ratio, load.io_ratio)
+"""
+
+
+@linux
+def test_a_lease_reads_what_its_own_process_uses_of_the_node() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"]) as sibling:
+        try:
+            told = subprocess.run(
+                [sys.executable, "-c", OWN], capture_output=True, text=True, check=True
+            ).stdout
+        finally:
+            sibling.kill()
+    cpu, memory, io = map(float, told.split())
+    assert 0.05 < cpu <= 0.6  # one of two cores, which others may have had meanwhile
+    assert 0.09 < memory < 0.4 and 0 <= io < 1
+
+
 @linux
 def test_a_reading_takes_under_two_milliseconds() -> None:
     meter = NodeMeter(root=os.getpid(), grant=GRANT)

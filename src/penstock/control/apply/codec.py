@@ -32,7 +32,7 @@ class JournalError(PenstockError):
 
 def encode(value: Any) -> bytes:
     """Return a dataclass as one line of JSON, without the line's end."""
-    return msgspec.json.encode(_pack(value))
+    return msgspec.json.encode(pack(value))
 
 
 def decode(kind: type[T], line: bytes | str) -> T:
@@ -42,32 +42,34 @@ def decode(kind: type[T], line: bytes | str) -> T:
         JournalError: the line is not one.
     """
     try:
-        found: T = _unpack(kind, msgspec.json.decode(line))
+        found: T = unpack(kind, msgspec.json.decode(line))
     except (msgspec.DecodeError, TypeError, ValueError, KeyError, AttributeError, zlib.error) as error:
         raise JournalError(f"a line of the journal is no {kind.__name__}: {error}.") from error
     return found
 
 
-def _pack(value: Any) -> Any:
+def pack(value: Any) -> Any:
+    """Return a dataclass as plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _pack(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {one.name: pack(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, np.ndarray):
         packed = base64.b64encode(zlib.compress(np.ascontiguousarray(value).tobytes(), 1)).decode()
         return {_ARRAY: value.dtype.str, "shape": list(value.shape), "data": packed}
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
-            return {key: _pack(one) for key, one in value.items()}
-        return [[_pack(key), _pack(one)] for key, one in value.items()]
+            return {key: pack(one) for key, one in value.items()}
+        return [[pack(key), pack(one)] for key, one in value.items()]
     if isinstance(value, list | tuple):
-        return [_pack(one) for one in value]
+        return [pack(one) for one in value]
     if isinstance(value, np.generic):
-        return _pack(value.item())
+        return pack(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT: str(value)}
     return value
 
 
-def _unpack(kind: Any, data: Any) -> Any:
+def unpack(kind: Any, data: Any) -> Any:
+    """Return the value of a kind that `pack` made plain; raises what its parts raise."""
     if isinstance(data, dict) and _FLOAT in data:
         return float(data[_FLOAT])
     if isinstance(data, dict) and _ARRAY in data:
@@ -75,7 +77,7 @@ def _unpack(kind: Any, data: Any) -> Any:
         return np.frombuffer(raw, dtype=np.dtype(data[_ARRAY])).reshape(data["shape"]).copy()
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
-        return kind(**{name: _unpack(hints[name], one) for name, one in data.items() if name in hints})
+        return kind(**{name: unpack(hints[name], one) for name, one in data.items() if name in hints})
     return _unpack_generic(kind, data)
 
 
@@ -83,13 +85,13 @@ def _unpack_generic(kind: Any, data: Any) -> Any:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         known = [one for one in inner if one is not types.NoneType]
-        return data if data is None or len(known) > 1 else _unpack(known[0], data)
+        return data if data is None or len(known) > 1 else unpack(known[0], data)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         pairs = data.items() if isinstance(data, dict) else data
-        return {_unpack(inner[0], key): _unpack(inner[1], one) for key, one in pairs}
+        return {unpack(inner[0], key): unpack(inner[1], one) for key, one in pairs}
     if origin is tuple:
         kinds = [inner[0]] * len(data) if inner[-1] is Ellipsis else inner
-        return tuple(_unpack(one_kind, one) for one_kind, one in zip(kinds, data, strict=True))
+        return tuple(unpack(one_kind, one) for one_kind, one in zip(kinds, data, strict=True))
     if kind is float and isinstance(data, int):
         return float(data)
     return data

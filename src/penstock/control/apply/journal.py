@@ -1,7 +1,7 @@
 """The journal: every decision with its reason, its inputs, and what came of it. Bounded; opens no file.
 
 Lines for a file go to a callback. An entry is written when it is made and again, without its inputs, whenever more is
-known about it; `read_entries` puts them together.
+known about it; `read_entries` puts them together. Several runs may write to one file, one after another.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from penstock.control.apply.actuator import Outcome
 from penstock.control.apply.codec import decode, encode
-from penstock.control.measure.estimate import Estimate
-from penstock.control.plan.plan import Plan
-from penstock.control.policy.protocol import Limits, Option
-from penstock.control.sla import SLA
+from penstock.control.apply.turns import Inputs as Inputs
+from penstock.control.apply.turns import Turn, pack_turns, unpack_turns
+from penstock.control.policy.protocol import Option
 
 
 @dataclass(frozen=True)
@@ -59,25 +58,28 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """All that a policy was given and what it wanted: enough to decide again."""
-
-    estimate: Estimate
-    sla: SLA
-    limits: Limits
-    plan: Plan | None = None
-    """What the policy proposed, before the guards."""
-    rolls_back: int | None = None
-    """The decision that this one undoes; it was not the policy's."""
-
-
-@dataclass(frozen=True)
 class Entry:
     """One entry of the journal."""
 
     decision: Decision
     inputs: Inputs | None = None
     """Those of the first turn; None in a line that only adds what came of it."""
+    run: str = ""
+    """Which run of the loop it is of; numbers begin at 1 in each."""
+    turns: tuple[str, ...] = ()
+    """The turns after the first, as `pack_turns` writes them, each part by itself; none in memory, only in lines."""
+
+    def all_turns(self) -> Iterator[Turn]:
+        """Yield what was given at every turn, the first included, as far as it was written.
+
+        Raises:
+            JournalError: a part cannot be read.
+        """
+        if self.inputs is not None:
+            first = Turn(self.inputs, self.decision.refused)
+            yield first
+            for part in self.turns:
+                yield from unpack_turns(first, part)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,10 @@ class ModelError:
     """Mean of (predicted - observed) / observed: above zero where latency is predicted too high."""
 
 
+_TURNS_PER_LINE = 300
+"""Folded turns that are written at once: together they take less room."""
+
+
 class Journal:
     """Keeps the last entries.
 
@@ -98,14 +104,24 @@ class Journal:
         capacity: how many entries are kept.
         write: is given every line, without its end.
         fold_s: the longest run of equal decisions that becomes one entry.
+        run: stands in every line; tells this run from others in one file.
     """
 
     def __init__(
-        self, capacity: int = 1000, write: Callable[[bytes], None] | None = None, fold_s: float = 300.0
+        self,
+        capacity: int = 1000,
+        write: Callable[[bytes], None] | None = None,
+        fold_s: float = 300.0,
+        run: str = "",
     ) -> None:
         self._entries: deque[Entry] = deque(maxlen=capacity)
         self._write = write
         self._fold_s = fold_s
+        self._run = run
+        self._turns: list[Turn] = []
+        """Folded and not written yet."""
+        self._failures: list[str] = []
+        """Since the last turn."""
         self._next = 1
         self._open_run = False
         self._kind: tuple[str, ...] = ()
@@ -114,6 +130,8 @@ class Journal:
 
     def add(self, decision: Decision, inputs: Inputs) -> Decision:
         """Take a decision, number it, and return it as it stands in the journal: folded into the last one, maybe."""
+        if self._failures:
+            inputs, self._failures = replace(inputs, failures=tuple(self._failures)), []
         last = self._entries[-1].decision if self._entries else None
         kind = _kind(decision)
         if last is not None and self._folds(last, decision, kind):
@@ -121,18 +139,22 @@ class Journal:
             longer = _changed(
                 last, count=last.count + 1, until_s=decision.at_s, predicted_s=decision.predicted_s
             )
-            return self._replace(-1, longer, write=False)
+            self._replace(-1, longer, write=False)
+            self._keep_turn(Turn(inputs, decision.refused))
+            return longer
         self.close_run()
         self._kind = kind
         numbered = _changed(decision, number=self._next)
         self._next += 1
-        entry = Entry(numbered, inputs)
+        entry = Entry(numbered, inputs, self._run)
         self._entries.append(entry)
         self._send(entry)
         return numbered
 
     def note_outcome(self, number: int, outcome: Outcome) -> None:
         """Add what came of a plan; an entry that is no longer kept is left alone."""
+        if not outcome.ok:
+            self._failures.append(outcome.reason)
         at = self._find(number)
         if at is not None:
             self._replace(at, _changed(self._entries[at].decision, outcome=outcome))
@@ -154,7 +176,7 @@ class Journal:
         """Write how long the last run of equal decisions lasted; to be called when the loop ends."""
         if self._open_run:
             self._open_run = False
-            self._send(Entry(self._entries[-1].decision))
+            self._send_turns()
 
     def entries(self) -> tuple[Entry, ...]:
         """Return what is kept, oldest first."""
@@ -176,6 +198,20 @@ class Journal:
         same = not last.acted and not new.acted and self._kind == kind
         return same and new.at_s - last.at_s <= self._fold_s
 
+    def _keep_turn(self, turn: Turn) -> None:
+        if self._write is not None:
+            self._turns.append(turn)
+            if len(self._turns) >= _TURNS_PER_LINE:
+                self._send_turns()
+
+    def _send_turns(self) -> None:
+        last, turns = self._entries[-1], self._turns
+        self._turns = []
+        packed: tuple[str, ...] = ()
+        if turns and last.inputs is not None:
+            packed = (pack_turns(Turn(last.inputs, last.decision.refused), turns),)
+        self._send(Entry(last.decision, run=self._run, turns=packed))
+
     def _find(self, number: int) -> int | None:
         if not self._entries:
             return None
@@ -183,9 +219,9 @@ class Journal:
         return at if 0 <= at < len(self._entries) else None
 
     def _replace(self, at: int, decision: Decision, write: bool = True) -> Decision:
-        self._entries[at] = Entry(decision, self._entries[at].inputs)
+        self._entries[at] = Entry(decision, self._entries[at].inputs, self._run)
         if write:
-            self._send(Entry(decision))
+            self._send(Entry(decision, run=self._run))
         return decision
 
     def _send(self, entry: Entry) -> None:
@@ -208,20 +244,29 @@ def decode_entry(line: bytes | str) -> Entry:
 
 
 def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
-    """Return the entries of a journal's lines, each with all that became known of it. A last line that was cut off
-    in the middle is left out.
+    """Return the entries of a journal's lines, each with all that became known of it, one run after the other. A last line
+    that was cut off in the middle is left out. Where lines do not say which run they are of, one begins where numbers do
+    not go on.
 
     Raises:
         JournalError: another line cannot be read.
     """
     kept = [line for line in lines if line.strip()]
-    found: dict[int, Entry] = {}
+    found: dict[tuple[str, int], Entry] = {}
+    unnamed, last = 0, 0
     for at, line in enumerate(kept):
         if at == len(kept) - 1 and not line.strip().endswith(b"}" if isinstance(line, bytes) else "}"):  # type: ignore[arg-type]
             break
         entry = decode_entry(line)
-        known = found.get(entry.decision.number)
-        found[entry.decision.number] = entry if known is None else replace(known, decision=entry.decision)
+        if not entry.run:
+            if entry.inputs is not None:
+                unnamed, last = unnamed + (entry.decision.number <= last), entry.decision.number
+            entry = replace(entry, run=f"{unnamed + 1}" if unnamed else "")
+        place = entry.run, entry.decision.number
+        known = found.get(place)
+        if known is not None:
+            entry = replace(known, decision=entry.decision, turns=known.turns + entry.turns)
+        found[place] = entry
     return list(found.values())
 
 

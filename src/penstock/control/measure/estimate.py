@@ -70,6 +70,8 @@ class ExecutorEstimate:
     """Part of the measured latency before an epoch takes the row."""
     processing_s: float | None = None
     commit_s: float | None = None
+    measured_quantiles_s: Mapping[float, float] = field(default_factory=dict)
+    """Quantile -> latency as measured: of the quantile that the SLA bounds, beside `measured_p99_s`."""
 
     @property
     def k(self) -> int:
@@ -135,3 +137,5 @@ class Estimate:
     """Whether a plan is still being carried out; most policies decide nothing meanwhile."""
     invalid: str | None = None
     """Why nothing should be decided on this estimate (missing samples, say); None where it holds."""
+    latency_quantiles_s: Mapping[float, float] = field(default_factory=dict)
+    """Quantile -> measured end-to-end latency: of the quantile that the SLA bounds, beside `latency_p99_s`."""

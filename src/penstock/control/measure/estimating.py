@@ -74,6 +74,7 @@ class Measurer:
             _number(sample.latency_p99_s),
             sample.treating,
             "; ".join(reasons) or None,
+            {quantile: one for quantile, one in sample.latency_quantiles_s.items() if math.isfinite(one)},
         )
         self._last, self._late_s = sample, None
         return self._estimate
@@ -107,7 +108,7 @@ class Measurer:
             return Estimate(sample.at_s, {}, {}, treating=sample.treating, invalid=trouble)
         return Estimate(
             known.at_s, known.executors, known.nodes, known.edges, known.sources_per_s, known.latency_s,
-            known.latency_p99_s, sample.treating, trouble,
+            known.latency_p99_s, sample.treating, trouble, known.latency_quantiles_s,
         )  # fmt: skip
 
     def _take_executors(self, sample: Sample, speeds: Mapping[str, float]) -> list[str]:

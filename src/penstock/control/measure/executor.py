@@ -218,6 +218,7 @@ class ExecutorMeasure:
             _mean([one.waiting_s for one in seen], rows),
             _mean([one.processing_s for one in seen], rows),
             _mean([one.commit_s for one in seen], rows),
+            _greatest([one.latency_quantiles_s for one in seen]),
         )
 
 
@@ -276,6 +277,19 @@ def _mean(values: list[float | None], weights: list[int]) -> float | None:
             total += value * rows
             weight += rows
     return total / weight if weight else None
+
+
+def _greatest(found: list[Mapping[float, float]]) -> dict[float, float]:
+    """Quantiles of the newest samples, each the greatest of them: a quantile of a whole is at most that of a part."""
+    return (
+        {
+            quantile: max(one[quantile] for one in found if _is_number(one.get(quantile)))
+            for quantile, value in found[-1].items()
+            if _is_number(value)
+        }
+        if found
+        else {}
+    )
 
 
 def _or_one(value: float | None) -> float:

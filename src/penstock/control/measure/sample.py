@@ -69,6 +69,8 @@ class ExecutorSample:
     """Part of it in which tasks worked."""
     commit_s: float | None = None
     """Part of it from the end of work to the commit."""
+    latency_quantiles_s: Mapping[float, float] = field(default_factory=dict)
+    """Quantile -> latency, of the same rows: the quantile that an SLA bounds, where that is none of the others."""
 
 
 @dataclass(frozen=True)
@@ -101,3 +103,4 @@ class Sample:
     latency_s: float | None = None
     """Mean end-to-end latency of input rows since the sample before."""
     latency_p99_s: float | None = None
+    latency_quantiles_s: Mapping[float, float] = field(default_factory=dict)

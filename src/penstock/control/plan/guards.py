@@ -104,6 +104,7 @@ class Facts:
     observed_s: float | None = None
     """Latency as measured."""
     cost_s: float = 0.0
+    """Row-seconds of delay that carrying it out causes, for each row a second."""
     recent: tuple[Action, ...] = ()
     """Actions of the last minutes, oldest first."""
 
@@ -181,9 +182,11 @@ def guard_margin(facts: Facts) -> str | None:
 def guard_gain(facts: Facts) -> str | None:
     """Refuse what costs more than it brings.
 
-    Cores given back bring core-seconds for the time of payback. Anything else brings a lower latency, in
-    row-seconds per row for that time; predictions are compared with predictions, as no model is free of bias. Where
-    the bound is broken, more cores are worth any cost, and so is any gain.
+    Gain and cost are row-seconds for each row a second. A plan that lowers the latency by g brings g for every row that
+    comes within the time of payback T: g T; what it costs is the delay of rows while their shards are held up. Cores
+    given back bring core-seconds for that time, and a core-second counts as much as a row-second for each row a second.
+    Predictions are compared with predictions, as no model is free of bias. Where the bound is broken, more cores are
+    worth any cost, and so is any gain.
     """
     if not math.isfinite(facts.guards.payback_s) or (facts.breaks_bound and facts.freed_cores < 0):
         return None

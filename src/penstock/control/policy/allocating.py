@@ -62,6 +62,20 @@ class Want:
     options: tuple[Option, ...] = ()
 
 
+def derive_options(wants: Sequence[Want]) -> tuple[Option, ...]:
+    """Return what all groups together could do: "no change" as the slowest of them has it, then what each thought of."""
+    before_s = max((want.group.predict(want.group.current) for want in wants), default=0.0)
+    found = [Option("no change", before_s)]
+    for want in wants:
+        label = f"{want.group.label}: " if len(wants) > 1 else ""
+        found += [
+            Option(label + one.action, one.predicted_s, one.cost_s, one.feasible)
+            for one in want.options
+            if one.action != "no change"
+        ]
+    return tuple(found)
+
+
 def propose_split(group: Group, k_max: int, min_gain: float) -> Want:
     """Problem (6): AssignProcessors for at most k_max cores.
 

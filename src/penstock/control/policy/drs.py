@@ -19,6 +19,7 @@ from penstock.control.policy.allocating import (
     Group,
     Want,
     busiest,
+    derive_options,
     in_ratio,
     propose_fit,
     propose_making_do,
@@ -29,6 +30,7 @@ from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, d
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_options
+from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Proposal
 from penstock.control.policy.realizing import plan_cores, plan_unit_steps
 from penstock.control.policy.relieving import propose_relief
@@ -135,6 +137,9 @@ class DrsPolicy:
         self._negotiator.forget()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
+
+    def _propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)
         if waiting is not None:
             return waiting
@@ -221,7 +226,7 @@ class DrsPolicy:
         usable = derive_usable_cores(now, limits)
         wants = self._squeeze(first, usable)
         symptom = "; ".join(want.symptom for want in wants)
-        options = tuple(option for want in wants for option in want.options)
+        options = derive_options(wants)
         predicted = max((want.predicted_s for want in wants), default=0.0)
         cores = {name: k for want in wants if want.action for name, k in want.cores.items()}
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s

@@ -33,6 +33,7 @@ from penstock.control.policy.imbalance import FINE, ImbalanceWatch, is_worth_it
 from penstock.control.policy.mapping import is_known
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.options import ABOVE_ONE, NOT_NEGATIVE, RATIO, SHARE, check_options
+from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sizing import Sizing, derive_stations, size_cores
 from penstock.control.policy.wording import count, in_ms, no_change, propose_waiting
@@ -109,6 +110,9 @@ class ElasticutorPolicy:
         self._negotiator.forget()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
+
+    def _propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)
         if waiting is not None:
             return waiting

@@ -32,6 +32,7 @@ from penstock.control.policy.nodeloads import (
 )
 from penstock.control.policy.options import NOT_NEGATIVE, check_options
 from penstock.control.policy.ordering import derive_operators, derive_stations
+from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.wording import count, no_change, propose_unmeasured, propose_waiting
 from penstock.control.sla import SLA
@@ -89,6 +90,9 @@ class EsStreamPolicy:
         self._negotiator.forget()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
+
+    def _propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)
         if waiting is not None:
             return waiting

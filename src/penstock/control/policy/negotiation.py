@@ -34,6 +34,19 @@ class FreeCores:
             default=None,
         )
 
+    def offer(self, wanted: int, others: int) -> FreeCores:
+        """Return what one of several may take: all that the others do not want, or its share where cores are short.
+
+        Args:
+            wanted: tasks that this one lacks.
+            others: tasks that those lack who are asked after it.
+        """
+        usable = self.usable
+        mine = usable - others
+        if usable and wanted and mine < wanted:
+            mine = max(round(usable * wanted / (wanted + others)), 1)
+        return FreeCores(max(mine, 0), dict(self.by_node), self.speed)
+
     def take(self, node: str) -> None:
         """Count one core of a node as given."""
         self.left -= 1

@@ -21,7 +21,8 @@ from penstock.control.policy.forecasting import Forecast, Forecaster
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, SHARE, check_options
-from penstock.control.policy.ordering import derive_longest, derive_operators, derive_stations
+from penstock.control.policy.predicting import Whole
+from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sharing import BoundSplit
 from penstock.control.policy.treating import (
@@ -114,6 +115,9 @@ class PenstockPolicy:
         self._patient_s.clear()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return price(self._decide(now, sla, limits), now, sla, limits)
+
+    def _decide(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         forecasts = self._look_ahead(now) if now.invalid is None else {}
         waiting = propose_waiting(now)
         if waiting is not None:
@@ -122,13 +126,19 @@ class PenstockPolicy:
         shares = self.split.shares(now, sla)
         shifted = self.split.learn(now, sla, shares)
         studies = [
-            study(now.executors[name], forecast, self._bound_s(now, name, sla, shares), self._judging)
+            study(
+                now.executors[name],
+                forecast,
+                self._bound_s(now, name, sla, shares),
+                self._judging,
+                limits.move_bytes_per_s,
+            )
             for name, forecast in forecasts.items()
             if now.executors[name].k
         ]
         free = derive_free_cores(now, limits)
         studies.sort(key=lambda one: (one.calm, -float(one.waits_s.max(initial=0.0)), one.name))
-        findings = [self._treat(now, one, free) for one in studies]
+        findings = self._treat_all(now, studies, free)
         found = self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
         return self.coarse.propose(now, limits, found.plan is None) or found
 
@@ -144,6 +154,20 @@ class PenstockPolicy:
 
     def _bound_s(self, now: Estimate, name: str, sla: SLA, shares: Mapping[str, float]) -> float:
         return sla.latency * shares[now.executors[name].operator] / tail_factor(sla)
+
+    def _treat_all(self, now: Estimate, studies: list[Study], free: FreeCores) -> list[_Finding]:
+        """Treat one executor after the other; where cores are short, each is offered its share of the free ones."""
+        missing = [0 if one.calm or one.demand.fill <= 0 else count_missing(one) for one in studies]
+        findings = []
+        for at, one in enumerate(studies):
+            offered = free.offer(missing[at], sum(missing[at + 1 :]))
+            found = self._treat(now, one, offered)
+            findings.append(found)
+            if found.treatment is not None and found.treatment.kind == ADD:
+                for index, node in found.treatment.plan.tasks.items():
+                    if index not in one.tasks.indexes:
+                        free.take(node)
+        return findings
 
     # -- one executor -------------------------------------------------------------------------------------------------
 
@@ -163,16 +187,12 @@ class PenstockPolicy:
         if found.treatment is None or not found.treatment.healthy:
             clear_s = one.demand.derive_clear_s(float(one.tasks.speed.sum()))
             self._patient_s[one.name] = now.at_s + min(max(clear_s * PATIENCE, 1.0), 10.0)
-        elif found.treatment.kind == ADD:
-            for index, node in found.treatment.plan.tasks.items():
-                if index not in one.tasks.indexes:
-                    free.take(node)
         return found
 
     def _cure(self, one: Study, free: FreeCores) -> _Finding:
         """Deal shards anew where that cures; else add cores; else take what helps most; else say why nothing does."""
         before = _pressure(one)
-        options = [Option("no change", one.predicted_s)]
+        options: list[Option] = []
         missing = count_missing(one)
         moved = find_move(one) if not missing or not free.usable or one.strayed else None
         if moved is not None:
@@ -206,8 +226,7 @@ class PenstockPolicy:
         if fewer is None:
             self._patient_s[one.name] = now.at_s + 1.0
             return _Finding(one, why_not="healthy, and every core is needed")
-        options = (Option("no change", one.predicted_s), Option(REMOVE, fewer.predicted_s, fewer.cost_s))
-        return _Finding(one, fewer, options=options)
+        return _Finding(one, fewer, options=(Option(REMOVE, fewer.predicted_s, fewer.cost_s),))
 
     def _may_act(self, at_s: float, *, urgent: bool) -> bool:
         while self._acted_s and self._acted_s[0][0] <= at_s - 60.0:
@@ -228,16 +247,18 @@ class PenstockPolicy:
         lacking = sum(found.lacking for found in findings)
         told = treated or [found for found in findings if not found.study.calm] or findings[:1]
         symptom = "; ".join(_describe(found.study) for found in told)
-        options = tuple(option for found in told for option in found.options)
-        predicted_s = self._predict(now, sla, findings, treated)
+        whole = Whole(now, sla)
+        before_s = {found.study.name: found.study.predicted_s for found in findings}
+        options = whole.derive_options(before_s, ((found.study.name, found.options) for found in told))
         if treated and not self._may_act(now.at_s, urgent=urgent):
             why = f"{len(self._acted_s)} actions in the last minute are enough"
-            return no_change(symptom, why, options, predicted_s)
+            return no_change(symptom, why, options, options[0].predicted_s)
         add = self._negotiator.ask(now, limits, lacking)
         release = () if treated or lacking else self._negotiator.release(now, limits)
         plan = Plan({f.study.name: f.treatment.plan for f in treated if f.treatment}, add, release, shares)
         if plan.changes_nothing:
-            return no_change(symptom, "; ".join(found.why_not for found in told), options, predicted_s)
+            why = "; ".join(found.why_not for found in told)
+            return no_change(symptom, why, options, options[0].predicted_s)
         actions = [_tell(found) for found in treated]
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
@@ -245,6 +266,8 @@ class PenstockPolicy:
             ["shifted the bound: " + ", ".join(f"{o} {s:.0%}" for o, s in shares.items())] if shares else []
         )
         self._remember(now.at_s, treated, urgent)
+        after_s = {f.study.name: f.treatment.predicted_s for f in treated if f.treatment is not None}
+        predicted_s = whole.predict_s({**before_s, **after_s})
         return Proposal(
             plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": self.model}
         )
@@ -254,20 +277,6 @@ class PenstockPolicy:
         for found in treated:
             if found.treatment is not None and found.treatment.kind == ADD:
                 self._widened_s[found.study.name] = at_s
-
-    def _predict(self, now: Estimate, sla: SLA, findings: list[_Finding], treated: list[_Finding]) -> float:
-        """Return the worst latency predicted, along the worst path where the bound is end-to-end."""
-        worst: dict[str, float] = {}
-        for found in findings:
-            done = found.treatment if found in treated else None
-            latency_s = found.study.predicted_s if done is None else done.predicted_s
-            operator = found.study.executor.operator
-            worst[operator] = max(worst.get(operator, 0.0), latency_s)
-        if sla.scope == "operator":
-            return tail_factor(sla) * max(worst.values(), default=0.0)
-        operators = derive_operators(now)
-        weights = {name: worst.get(name, 0.0) for name in operators}
-        return tail_factor(sla) * derive_longest(derive_stations(operators, now.edges), now.edges, weights)[1]
 
 
 def _pressure(one: Study) -> float:

@@ -21,7 +21,7 @@ class Option:
     predicted_s: float
     """Latency predicted after it; infinite where the load would not be served."""
     cost_s: float = 0.0
-    """Row-seconds of delay per row, or core-seconds: what carrying it out costs, in the policy's own measure."""
+    """What carrying it out costs, as `Proposal.cost_s` is."""
     feasible: bool = True
 
 
@@ -41,6 +41,8 @@ class Proposal:
     urgent: bool = False
     """Whether the cool-down may be skipped: a severe symptom."""
     details: dict[str, float | int | str] = field(default_factory=dict)
+    cost_s: float = 0.0
+    """Row-seconds of delay that carrying it out causes, for each row a second: `pricing` derives it from what moves."""
 
 
 @dataclass(frozen=True)

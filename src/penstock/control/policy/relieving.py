@@ -16,11 +16,13 @@ def propose_relief(
 ) -> Proposal | None:
     """Return one balancing move for each executor with a severe task, None where there is none or none helps."""
     bound_s = sla.latency / tail_factor(sla)
-    found = {}
+    found: dict[str, UnitStrategy] = {}
+    before_s = 0.0
     for name, executor in sorted(now.executors.items()):
         strategy = _find(executor, bound_s, margin, alert_s, min_gain) if executor.k else None
         if strategy is not None:
             found[name] = strategy
+            before_s = max(before_s, derive_switch(executor, margin).worst_s)
     if not found:
         return None
     worst = max(strategy.after.worst_s for strategy in found.values())
@@ -32,7 +34,7 @@ def propose_relief(
         Plan({name: derive_plan(strategy.after) for name, strategy in found.items()}),
         f"a task of {', '.join(found)} is headed for more than {in_ms(bound_s)} while the number of cores fits",
         "; ".join(moves),
-        (Option(BALANCE, worst),),
+        (Option("no change", before_s), Option(BALANCE, worst)),
         worst,
         urgent=True,
     )

@@ -36,7 +36,7 @@ class BoundSplit:
     def shares(self, now: Estimate, sla: SLA) -> dict[str, float]:
         """Return operator -> its share of the bound; 1 for each where the SLA bounds operators on their own."""
         operators = derive_operators(now)
-        if sla.scope == OPERATOR or len(operators) < 2:
+        if sla.scope == OPERATOR:
             return dict.fromkeys(operators, 1.0)
         self.weights = {name: self.weights.get(name, 1.0) for name in operators}
         rates = {name: sum(now.executors[e].rate_per_s for e in found) for name, found in operators.items()}

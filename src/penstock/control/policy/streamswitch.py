@@ -35,7 +35,8 @@ from penstock.control.policy.mapping import (
 )
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
 from penstock.control.policy.options import NOT_NEGATIVE, POSITIVE, SHARE, check_options
-from penstock.control.policy.ordering import derive_longest, derive_operators, derive_stations
+from penstock.control.policy.predicting import Whole
+from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sharing import BoundSplit
 from penstock.control.policy.switching import (
@@ -93,6 +94,9 @@ class StreamSwitchPolicy:
         self._failure = reason
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        return price(self._decide(now, sla, limits), now, sla, limits)
+
+    def _decide(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)
         if waiting is not None:
             return waiting
@@ -157,7 +161,7 @@ class StreamSwitchPolicy:
         if saving is None:
             why = "good, and no task can be given up" if executor.k > 1 else "good, on the one task it needs"
             return Diagnosis(executor.name, switch, Health.GOOD, symptom, None, why)
-        options = (Option("no change", switch.worst_s), Option(SCALE_IN, saving.after.worst_s))
+        options = (Option(SCALE_IN, saving.after.worst_s),)
         return Diagnosis(executor.name, switch, Health.GOOD, symptom, saving, "", options)
 
     def _improve(
@@ -185,8 +189,7 @@ class StreamSwitchPolicy:
         cured = False
         if balancing is not None:
             cured = self._cures(balancing, instantaneous, severe, curable, alert_s, bound_s)
-        options = [Option("no change", switch.worst_s)]
-        options += [Option(BALANCE, balancing.after.worst_s, feasible=cured)] if balancing is not None else []
+        options = [Option(BALANCE, balancing.after.worst_s, feasible=cured)] if balancing is not None else []
         options += [Option(SCALE_OUT, wider.after.worst_s)] if wider is not None else []
         choice = balancing if cured else wider or self._worthwhile(switch, balancing, source)
         why = "" if choice is not None else explain_nothing(executor, switch, source, node)
@@ -239,8 +242,10 @@ class StreamSwitchPolicy:
         plan = Plan({f.executor: derive_plan(f.after) for f in treated}, add, release, shares)
         told = treated or [found for found in diagnoses if found.health == Health.SEVERE] or diagnoses[:1]
         symptom = "; ".join(found.symptom for found in told)
-        options = tuple(option for found in told for option in found.options)
-        predicted = self._predict(now, sla, diagnoses)
+        whole = Whole(now, sla)
+        before_s = {found.executor: found.switch.worst_s for found in diagnoses}
+        options = whole.derive_options(before_s, ((found.executor, found.options) for found in told))
+        predicted = whole.predict_s({found.executor: found.after.worst_s for found in diagnoses})
         actions = [f"{found.executor}: {describe_treatment(found)}" for found in treated]
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
@@ -259,18 +264,6 @@ class StreamSwitchPolicy:
             strategy = found.treatment
             if strategy is not None and strategy.kind == SCALE_OUT:
                 self._assumed[found.executor, strategy.destination] = float(strategy.after.service_per_s[-1])
-
-    def _predict(self, now: Estimate, sla: SLA, diagnoses: list[Diagnosis]) -> float:
-        """Return the worst projected latency, along the worst path where the bound is end-to-end."""
-        worst: dict[str, float] = {}
-        for found in diagnoses:
-            operator = now.executors[found.executor].operator
-            worst[operator] = max(worst.get(operator, 0.0), found.after.worst_s)
-        if sla.scope == "operator":
-            return tail_factor(sla) * max(worst.values(), default=0.0)
-        operators = derive_operators(now)
-        weights = {name: worst.get(name, 0.0) for name in operators}
-        return tail_factor(sla) * derive_longest(derive_stations(operators, now.edges), now.edges, weights)[1]
 
     def _propose_mapping(self, now: Estimate) -> Proposal | None:
         """Publish the newest mapping again where a failure left another one behind, or shards without a task.

@@ -29,6 +29,7 @@ from penstock.control.policy.outlook import (
     derive_tasks,
     predict_latency_s,
 )
+from penstock.control.policy.pricing import derive_delay, derive_held_s
 
 MOVE, ADD, REMOVE = "move shards", "add cores", "remove cores"
 
@@ -78,6 +79,8 @@ class Study:
     """Trend or season lead to so much more than the tasks can do that rows will wait; nothing is wrong yet."""
     strayed: bool
     """Shards have no task."""
+    move_bytes_per_s: float = 100e6
+    """How fast state is copied to another node."""
 
     @property
     def name(self) -> str:
@@ -89,7 +92,8 @@ class Study:
 
     @property
     def predicted_s(self) -> float:
-        return predict_latency_s(self.demand, self.tasks)
+        """Latency if nothing is done: none is ever reached for shards without a task."""
+        return math.inf if self.strayed else predict_latency_s(self.demand, self.tasks)
 
     @property
     def worst(self) -> int:
@@ -109,14 +113,20 @@ class Treatment:
     """Weight of the fullest task: healthy up to 1."""
     predicted_s: float
     cost_s: float
-    """Time that rows are held up by moves, per row."""
+    """Row-seconds of delay by moves, for each row a second of the executor."""
 
     @property
     def healthy(self) -> bool:
         return self.pressure <= HEALTHY
 
 
-def study(executor: ExecutorEstimate, forecast: Forecast, bound_s: float, judging: Judging) -> Study:
+def study(
+    executor: ExecutorEstimate,
+    forecast: Forecast,
+    bound_s: float,
+    judging: Judging,
+    move_bytes_per_s: float = 100e6,
+) -> Study:
     """Look at one executor."""
     speeds, row_s = derive_speeds(executor), derive_row_s(executor)
     tasks = derive_tasks(executor.task_of, {task.index: task.node for task in executor.tasks}, speeds)
@@ -143,7 +153,17 @@ def study(executor: ExecutorEstimate, forecast: Forecast, bound_s: float, judgin
     excess = float(demand.load.sum() / max(tasks.speed.sum(), 1e-9)) - 1.0
     rising = ahead > 1.0 and excess * forecast.horizon_s > alert_s
     return Study(
-        executor, forecast, speeds, tasks, demand, waits_s, certain, severe, rising and not severe, strayed
+        executor,
+        forecast,
+        speeds,
+        tasks,
+        demand,
+        waits_s,
+        certain,
+        severe,
+        rising and not severe,
+        strayed,
+        move_bytes_per_s,
     )
 
 
@@ -250,12 +270,10 @@ def _deal(
     )
 
 
-MOVE_S = 0.05
-"""What a shard that changes its node is held up for, beside the copying of its state."""
-
-
 def _cost_s(one: Study, placed: Placement) -> float:
-    """Return the time that rows are held up, averaged over all rows of the executor."""
-    rate = one.forecast.expected_per_s
-    moved = [move.shard for move in placed.balance.moves]
-    return MOVE_S * float(rate[moved].sum()) / max(float(rate.sum()), 1e-12)
+    """Return the delay that the moves of a placement cause, for each row a second of the executor."""
+    if not placed.balance.moves:
+        return 0.0
+    rate = np.where(one.executor.task_of >= 0, one.forecast.expected_per_s, 0.0)
+    held_s = derive_held_s(one.executor, placed.plan, one.move_bytes_per_s)
+    return derive_delay(rate, held_s) / max(float(rate.sum()), 1e-12)

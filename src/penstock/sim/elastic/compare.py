@@ -13,6 +13,7 @@ from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
 from penstock.control.measure.estimating import Measurer, Measuring
 from penstock.control.measure.sample import F64
+from penstock.control.model.fitting import EpochFits
 from penstock.control.plan.guards import Guards
 from penstock.control.policy.protocol import Policy
 from penstock.control.policy.registry import DEFAULT
@@ -139,7 +140,7 @@ def _drive(
         return [], 0
     journal = Journal(capacity=10_000)
     loop = ControlLoop(
-        Measurer(Measuring(case.sla.window)),
+        Measurer(Measuring(case.sla.window), fit=EpochFits()),
         contender.make(),
         case.sla,
         case.limits,

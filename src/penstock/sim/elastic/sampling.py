@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,8 +15,8 @@ from penstock.sim.elastic.placement import Placed, Placement
 class Sampler:
     """Makes samples; remembers only what is counted since the last one."""
 
-    def __init__(self, placement: Placement, flow: Flow) -> None:
-        self._placement, self._flow = placement, flow
+    def __init__(self, placement: Placement, flow: Flow, quantile: float | None = None) -> None:
+        self._placement, self._flow, self._quantile = placement, flow, quantile
         self._latencies: dict[str, list[F64]] = {name: [] for name in placement.executors}
         self._end_to_end: list[F64] = []
         self._busy_s: dict[str, dict[int, float]] = {}
@@ -36,10 +38,10 @@ class Sampler:
         executors = {name: self._executor(placed) for name, placed in self._placement.executors.items()}
         nodes = self._nodes(executors, now_s - self._at_s)
         self._at_s = now_s
-        mean, p99 = _latency(self._end_to_end)
+        mean, p99, quantiles = _latency(self._end_to_end, self._quantile)
         if self._flow.roots is None:
             only = next(iter(executors.values()))
-            mean, p99 = only.latency_s, only.latency_p99_s
+            mean, p99, quantiles = only.latency_s, only.latency_p99_s, only.latency_quantiles_s
         return Sample(
             now_s,
             executors,
@@ -49,11 +51,12 @@ class Sampler:
             treating,
             mean,
             p99,
+            quantiles,
         )
 
     def _executor(self, placed: Placed) -> ExecutorSample:
         totals, row_bytes = placed.queues.totals, placed.queues.operator.row_bytes
-        mean, p99 = _latency(self._latencies[placed.name])
+        mean, p99, quantiles = _latency(self._latencies[placed.name], self._quantile)
         busy, rows = totals.task_busy_s.tolist(), totals.task_rows.tolist()
         done = sum(rows)
         return ExecutorSample(
@@ -77,6 +80,7 @@ class Sampler:
             brought_bytes=placed.brought_bytes,
             latency_s=mean,
             latency_p99_s=p99,
+            latency_quantiles_s=quantiles,
         )
 
     def _task_of(self, placed: Placed) -> npt.NDArray[np.int32]:
@@ -104,13 +108,20 @@ class Sampler:
         }
 
 
-def _latency(parts: list[F64]) -> tuple[float | None, float | None]:
-    """Return mean and p99 of latencies, and forget them; None where there are none."""
+def _latency(
+    parts: list[F64], quantile: float | None
+) -> tuple[float | None, float | None, Mapping[float, float]]:
+    """Return mean, p99 and one more quantile of latencies, and forget them; None where there are none."""
     if not parts:
-        return None, None
+        return None, None, {}
     found = parts[0] if len(parts) == 1 else np.concatenate(parts)  # ours to put in another order
     parts.clear()
     place = min(len(found) - 1, int(0.99 * len(found)))
     mean_s = float(np.add.reduce(found)) / len(found)
     found.partition(place)
-    return mean_s, float(found[place])
+    p99_s = float(found[place])
+    if quantile is None:
+        return mean_s, p99_s, {}
+    place = min(len(found) - 1, int(quantile * len(found)))
+    found.partition(place)
+    return mean_s, p99_s, {quantile: float(found[place])}

@@ -74,7 +74,7 @@ class Simulation:
         for event in setting.disturbances:
             self._plan_disturbance(event)
         self._flow = Flow(operators, setting.edges, feeds, np.random.default_rng([0x51A, seed]))
-        self._sampler = Sampler(self.placement, self._flow)
+        self._sampler = Sampler(self.placement, self._flow, None if sla.is_mean else float(sla.quantile))
         self.truth = {name: Truth(one.shards, sla, seconds) for name, one in operators.items()}
         self.end_to_end = Truth(1, sla, seconds)
         """From the arrival of an input row until the last row derived from it; empty for a single operator."""

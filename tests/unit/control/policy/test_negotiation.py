@@ -50,3 +50,13 @@ def test_nodes_that_came_later_are_given_back_first_and_the_least_number_stays()
     assert negotiator.release(later.estimate(at_s=4.0), limits) == ()
     negotiator.look(later.estimate(at_s=9.0))
     assert negotiator.release(later.estimate(at_s=9.0), limits) == ("a2",)
+
+
+def test_free_cores_are_offered_by_need_where_they_are_short_and_all_but_the_needed_where_not() -> None:
+    world = World({"a": make_station(np.ones(4), 10.0, 2)}, {"n0": NodeEstimate("n0", 12)})
+    free = derive_free_cores(world.estimate(), Limits(12))
+    assert free.offer(14, 6).usable == 7 and free.offer(6, 14).usable == 3
+    assert free.offer(2, 3).usable == 7 and free.offer(0, 4).usable == 6 and free.offer(0, 30).usable == 0
+    assert free.offer(1, 300).usable == 1
+    free.offer(5, 5).take("n0")
+    assert free.usable == 10

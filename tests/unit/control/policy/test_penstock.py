@@ -212,3 +212,20 @@ def test_two_executors_are_never_promised_the_same_core() -> None:
     world = World(stations, nodes, Limits(max_cores=10, min_nodes=2, max_nodes=2))
     world.run(PenstockPolicy(), 10)  # checks every plan as a whole
     assert world.k("a") + world.k("b") == 10
+
+
+@pytest.mark.parametrize("scope", ["operator", "end-to-end"])
+def test_two_operators_that_both_lack_cores_share_them_by_need(scope: str) -> None:
+    """Neither can be cured; what one is given beside that is still taken."""
+    stations = {"a": make_station(flat(1280, 32), 100.0, 2), "b": make_station(flat(640, 32), 100.0, 2)}
+    world = World(
+        stations,
+        {"n0": NodeEstimate("n0", 13)},
+        Limits(13),
+        SLA(1.0, scope=scope),
+        edges={("s", "a"): 1280.0, ("s", "b"): 640.0},
+        sources={"s": 1280.0},
+    )
+    world.run(PenstockPolicy(), 8)  # checks every plan as a whole
+    assert world.k("a") + world.k("b") == 13
+    assert world.k("a") in (8, 9) and world.k("b") in (4, 5)

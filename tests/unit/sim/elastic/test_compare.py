@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimate import EpochCosts, Estimate
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.protocol import Limits, Proposal
 from penstock.control.sla import OPERATOR, SLA
@@ -15,7 +15,15 @@ from penstock.errors import DeclarationError
 from penstock.sim.elastic.arrivals import poisson_arrivals
 from penstock.sim.elastic.cases import Case, order_stream_case
 from penstock.sim.elastic.compare import NO_GUARDS, Contender, compare, run, run_oracle, static, summarise
-from penstock.sim.elastic.setting import Setting, SimExecutor, SimNode, SimOperator, spread_evenly
+from penstock.sim.elastic.setting import (
+    EpochTiming,
+    Setting,
+    SimExecutor,
+    SimNode,
+    SimOperator,
+    spread_evenly,
+)
+from penstock.sim.elastic.simulation import Simulation
 from penstock.sim.elastic.truth import Truth
 
 NODES = (SimNode("a", 4), SimNode("b", 4))
@@ -135,3 +143,31 @@ def test_longer_windows_are_judged_from_shorter_ones() -> None:
 def test_a_case_can_be_judged_by_another_bound() -> None:
     loose = replace(small_case(), sla=SLA(5.0, 1.0, scope=OPERATOR))
     assert run(loose, static(3)).success >= run(small_case(), static(3)).success
+
+
+def test_samples_have_the_quantile_that_the_sla_bounds() -> None:
+    case = order_stream_case(1, seconds=20.0)
+    sim = Simulation(case.setting(5), case.feeds(), SLA(1.0, quantile=0.5), 20.0)
+    sim.advance(5.0)
+    sample = sim.sample()
+    (found,) = sample.latency_quantiles_s.items()
+    assert found[0] == 0.5 and sample.latency_p99_s is not None and 0 < found[1] < sample.latency_p99_s
+    assert all(one.latency_quantiles_s.keys() == {0.5} for one in sample.executors.values())
+
+
+def test_where_the_engine_steps_in_epochs_their_costs_are_fitted() -> None:
+    """What a policy is given is near what the simulated engine really costs, and far from what is assumed at first."""
+    timing, seen = EpochTiming(0.05, 0.002, 0.0001), list[EpochCosts]()
+
+    class Look(OnceToFour):
+        def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+            seen.append(now.executors["op"].epoch)
+            return Proposal(None, "", "no change")
+
+    case = small_case()
+    case = replace(case, setting=lambda tasks: replace(small_case().setting(tasks), epochs=timing))
+    run(case, Contender("look", Look, tasks=4))
+    told = seen[-1]
+    told_s, real_s = (one.o0_s + 4 * one.o1_s + 16 * one.o2_s for one in (told, timing))
+    assert told_s == pytest.approx(real_s, rel=0.1)
+    assert 1.0 < told.c < 2.0
