@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import penstock as ps
 from penstock import SLA, PlanError
 from penstock.cli.main import app
+from penstock.errors import QueryError
 
 ROWS = 30_000
 KEYS = 200
@@ -84,7 +85,7 @@ def test_cores_and_shards_change_while_rows_flow(spark: Any, tmp_path: Path) -> 
         owners = query._ask(lambda shell: shell.engine.runs["total"].task_of[:3].tolist())
         assert owners == [1, 1, 1]
         told = CliRunner().invoke(app, ["query", "rescale", str(tmp_path / "cp"), "total", "--cores", "1"])
-        assert told.exit_code == 0 and "from 2 to 1 cores" in told.output
+        assert told.exit_code == 0 and "from 2 to 1 core;" in told.output
         until(lambda: settled(query) and tasks(query) == 1)
         query.processAllAvailable()
         assert last_values(query) == expected()
@@ -128,7 +129,11 @@ def test_a_paused_query_takes_nothing_in_and_goes_on_where_it_was(spark: Any, tm
         before = query._ask(lambda shell: shell.engine.chains["total"].epoch)
         time.sleep(0.5)
         assert query._ask(lambda shell: shell.engine.chains["total"].epoch) == before
+        assert query.status["message"] == "Paused"
+        with pytest.raises(QueryError, match=r"is paused, and what has arrived waits; call resume\(\) first"):
+            query.processAllAvailable()
         query.resume()
+        assert query.status["message"] != "Paused"
         query.processAllAvailable()
         assert last_values(query) == expected(12_000)
     finally:

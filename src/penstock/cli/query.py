@@ -91,6 +91,17 @@ def drain(
 
 
 @app.command()
+def undrain(
+    checkpoint: Folder,
+    node: Annotated[str, typer.Argument(help="executor id")],
+    timeout: Timeout = 10.0,
+    json: Json = None,
+) -> None:
+    """Let tasks be put on a node again that was drained."""
+    _ask(checkpoint, Request("undrain", time.time(), node=node), timeout, json)
+
+
+@app.command()
 def pause(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> None:
     """Begin no epoch until `resume`; leases are kept."""
     _ask(checkpoint, Request("pause", time.time()), timeout, json)

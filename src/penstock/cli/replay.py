@@ -12,6 +12,7 @@ from penstock.cli.output import FOUND, USAGE, answer, check_writable, end_with, 
 from penstock.control.apply.journal import read_entries
 from penstock.control.policy.registry import make_policy
 from penstock.control.replay import Replay, replay
+from penstock.words import counted
 
 
 def run_replay(journal: Path, policy: str | None, json: str | None) -> int:
@@ -34,7 +35,7 @@ def _show(console: Console, found: Replay) -> None:
         console.print(table)
     console.print(
         f"{found.policy}: {found.decided} decided again, {len(found.differences)} differ; "
-        f"{found.actions_recorded} actions recorded, {found.actions_decided} now; {found.skipped} skipped",
+        f"{counted(found.actions_recorded, 'action')} recorded, {found.actions_decided} now; {found.skipped} skipped",
         highlight=False,
         markup=False,
     )

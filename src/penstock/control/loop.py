@@ -6,16 +6,21 @@ policies; here stands only the order of things.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from penstock.control.apply.actuator import Actuator
+from penstock.control.apply.actuator import Actuator, CountsMoves
 from penstock.control.apply.journal import Decision, Inputs, Journal
-from penstock.control.apply.past import Beginning, Past
+from penstock.control.apply.past import Beginning, Past, describe_error
 from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.estimating import Measurer
 from penstock.control.measure.observed import derive_observed_s
 from penstock.control.measure.sample import Sample
+from penstock.control.plan.checking import check_plan
 from penstock.control.plan.guards import Facts, Guards, resolve
+from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.protocol import Limits, Policy, Proposal
 from penstock.control.sla import SLA
 from penstock.errors import PlanError
@@ -32,7 +37,8 @@ class _Wanted:
 class ControlLoop:
     """Holds an SLA on a data plane.
 
-    Raises nothing for what a data plane reports or refuses; each turn ends in a decision that is journalled.
+    Raises nothing for what a data plane reports or refuses, nor where a policy or an actuator fails: each turn ends in a
+    decision that is journalled.
     """
 
     def __init__(
@@ -48,12 +54,17 @@ class ControlLoop:
         self.measurer, self.policy, self.sla, self.limits = measurer, policy, sla, limits
         self.guards, self.actuator, self.journal = guards, actuator, journal
         self._past = Past(actuator, journal)
+        self._manual: deque[tuple[float, str]] = deque()
 
     def turn(self, sample: Sample) -> Decision:
         """Take one sample and decide; a plan that passes the guards is handed to the actuator."""
-        now = self.measurer.measure(sample, self.sla.window)
+        now = self.measurer.rest(sample) if sample.paused else self.measurer.measure(sample, self.sla.window)
+        self._take_manual(now)
         for failure in self._past.follow_up(now, self.sla):
-            self.policy.note_failure(failure)
+            self._tell_policy(failure)
+        if sample.paused:
+            paused = Proposal(None, "the query is paused", "no change: paused")
+            return self.journal.add(self._describe(now, paused, False, None), None)
         wanted = self._regret(now) or _Wanted(self._propose(now))
         refused = self._ask_guards(now, wanted)
         return self._apply(now, wanted, refused)
@@ -66,30 +77,74 @@ class ControlLoop:
         """Hold another bound from the next turn on."""
         self.sla = sla
 
+    def note_manual(self, now_s: float, sentence: str) -> None:
+        """Take in that a person changed something, in a sentence that the next turn journals.
+
+        From then on no earlier decision is rolled back, and what is not urgent waits for the cool-down. May be called
+        from any thread.
+
+        Args:
+            now_s: when, on the clock of the samples.
+        """
+        self._manual.append((now_s, sentence))
+
+    def _take_manual(self, now: Estimate) -> None:
+        while self._manual:
+            at_s, sentence = self._manual.popleft()
+            self._past.note_manual(now.at_s)
+            self.journal.add(Decision(0, at_s, self.policy.name, "by hand", sentence, acted=True), None)
+
+    def _tell_policy(self, reason: str) -> None:
+        """Tell the policy that its plan did not happen; one that fails at that too is asked again all the same."""
+        with suppress(Exception):
+            self.policy.note_failure(reason)
+
     def _regret(self, now: Estimate) -> _Wanted | None:
-        found = self._past.find_regret(now, self.sla, self.guards)
+        try:
+            found = self._past.find_regret(now, self.sla, self.guards)
+        except Exception:  # nobody can say what is there now, so nothing can be put back
+            return None
         if found is None:
             return None
         action, reason, plan = found
-        self.policy.note_failure(reason)
+        self._tell_policy(reason)
         words = f"rolled back to the plan before decision {action.number}"
         return _Wanted(Proposal(plan, reason, words, urgent=True), action.number)
 
     def _propose(self, now: Estimate) -> Proposal:
         if now.invalid is not None:
             return Proposal(None, f"the measurements cannot be used: {now.invalid}", "no change")
-        proposal = self.policy.propose(now, self.sla, self.limits)
+        try:
+            proposal = self.policy.propose(now, self.sla, self.limits)
+        except Exception as error:
+            self._tell_policy(describe_error(error))
+            why = f"the policy {self.policy.name} failed: {describe_error(error)}"
+            return Proposal(None, why, "no change: it is asked again at the next turn")
         if proposal.plan is not None and proposal.plan.changes_nothing:
             return replace(proposal, plan=None)
         return proposal
 
     def _ask_guards(self, now: Estimate, wanted: _Wanted) -> str | None:
-        proposal = wanted.proposal
-        if proposal.plan is None:
+        plan = wanted.proposal.plan
+        if plan is None:
             return None
-        facts = Facts(
+        try:
+            refused = resolve(
+                self._facts(now, wanted.proposal, plan), rolls_back=wanted.rolls_back is not None
+            )
+            refused = refused or self._past.refusals.resolve(now.at_s, plan)
+            if refused is None:
+                check_plan(plan, now, self.limits)
+        except PlanError as error:
+            return str(error)
+        except Exception as error:
+            return describe_error(error)
+        return refused
+
+    def _facts(self, now: Estimate, proposal: Proposal, plan: Plan) -> Facts:
+        return Facts(
             now.at_s,
-            proposal.plan,
+            plan,
             self.actuator.current(),
             self.sla.latency,
             self.guards,
@@ -99,23 +154,29 @@ class ControlLoop:
             derive_observed_s(now, self.sla),
             proposal.cost_s or _cost_of_chosen(proposal),
             self._past.recent,
+            self.actuator.moves_in_flight() if isinstance(self.actuator, CountsMoves) else None,
+            self._past.manual_s,
+            self._past.refusals.count_since(now.at_s - 60.0),
         )
-        return resolve(facts, rolls_back=wanted.rolls_back is not None)
 
     def _apply(self, now: Estimate, wanted: _Wanted, refused: str | None) -> Decision:
         proposal, plan, ticket = wanted.proposal, wanted.proposal.plan, None
-        before = self.actuator.current() if plan is not None else {}
+        before: Mapping[str, ExecutorPlan] = {}
         if plan is not None and refused is None:
             try:
+                before = self.actuator.current()
                 ticket = self.actuator.apply(plan)
-            except PlanError as error:
-                refused = str(error)
+            except Exception as error:
+                refused = str(error) if isinstance(error, PlanError) else describe_error(error)
+                self._past.refusals.note(now.at_s, plan, refused)
+            if wanted.rolls_back is not None:
+                self._past.settle(wanted.rolls_back)
         decision = self.journal.add(
             self._describe(now, proposal, ticket is not None, refused),
             Inputs(now, self.sla, self.limits, plan, wanted.rolls_back),
         )
         if refused is not None:
-            self.policy.note_failure(refused)
+            self._tell_policy(refused)
         elif plan is not None and ticket is not None:
             named = {name: before[name] for name in plan.executors if name in before}
             details = Beginning(named, proposal.predicted_s, wanted.rolls_back, self.guards.settle_s)

@@ -44,6 +44,8 @@ PLAN_TIMEOUT_S = 60.0
 """Time in which the leases that a plan needs have to come up."""
 PLACED_S = 1.0
 """Time in which a plan that was carried out is durable, for the next driver to begin with."""
+BY_HAND = "hand"
+"""In whose name a person pauses."""
 STALL_S = 2.0
 """Gap between two steps after which this process itself was held up, and silence proves nothing."""
 
@@ -151,15 +153,20 @@ class Engine:
         self.redealing.ask(giver, taker, shards, tasks)
         self.step()
 
-    def pause(self, stages: Iterable[str]) -> None:
-        """Let stages begin no epoch until they are resumed; those in flight are committed."""
+    def pause(self, stages: Iterable[str], by: str = BY_HAND) -> None:
+        """Let stages begin no epoch until everybody who paused them has resumed them; those in flight are committed."""
         for stage in stages:
-            self.runs[stage].paused = True
+            self.runs[stage].pausers.add(by)
 
-    def resume(self, stages: Iterable[str]) -> None:
+    def resume(self, stages: Iterable[str], by: str = BY_HAND) -> None:
+        """Take back a `pause` of the same owner."""
         for stage in stages:
-            self.runs[stage].paused = False
+            self.runs[stage].pausers.discard(by)
         self.step()
+
+    def is_paused_by_hand(self) -> bool:
+        """Whether a person has paused some stage."""
+        return any(BY_HAND in run.pausers for run in self.runs.values())
 
     def ask_empty_epoch(self, stage: str) -> None:
         """Let an operator have its next boundary even if no rows wait for it: an epoch without rows."""

@@ -14,6 +14,7 @@ from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import StageSpec
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PlanError
+from penstock.words import counted
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ def check_placement(
         raise PlanError(f"'{wanted.stage}' must keep at least one core; stop or pause the query instead.")
     if len(wanted.tasks) > capacity:
         raise PlanError(
-            f"'{wanted.stage}' cannot have {len(wanted.tasks)} cores: the session has room for {capacity} leases; ask for "
-            "fewer, or add nodes."
+            f"'{wanted.stage}' cannot have {counted(len(wanted.tasks), 'core')}: the session has room for "
+            f"{counted(capacity, 'lease')}; ask for fewer, or add nodes."
         )
     unknown = {node for node in wanted.tasks.values() if node is not None} - set(nodes)
     if unknown:
@@ -88,11 +89,13 @@ def check_placement(
 def _check_shards(wanted: Placement, spec: StageSpec, mine: npt.NDArray[np.integer]) -> None:
     if len(wanted.task_of) != spec.shards:
         raise PlanError(
-            f"'{spec.name}' has {spec.shards} shards and the plan places {len(wanted.task_of)}; place each exactly once."
+            f"'{spec.name}' has {counted(spec.shards, 'shard')} and the plan places {len(wanted.task_of)}; place each "
+            "exactly once."
         )
     if len(wanted.tasks) > len(mine):
         raise PlanError(
-            f"'{spec.name}' has {len(mine)} shards and cannot use {len(wanted.tasks)} cores: a shard runs on one."
+            f"'{spec.name}' has {counted(len(mine), 'shard')} and cannot use {counted(len(wanted.tasks), 'core')}: a shard "
+            "runs on one."
         )
     nowhere = mine[~np.isin(wanted.task_of[mine], list(wanted.tasks))]
     if len(nowhere):
@@ -119,6 +122,27 @@ def check_tasks_stay(wanted: Placement, slots: Mapping[int, TaskSlot], nodes: Ma
             raise PlanError(
                 f"task {index} of '{wanted.stage}' is on node {there} and cannot go to {node}: a task stays where it is; "
                 "give the new one an index that is free."
+            )
+
+
+def check_drained(
+    wanted: Placement, slots: Mapping[int, TaskSlot], nodes: Mapping[str, str], drained: Collection[str]
+) -> None:
+    """Refuse a new task on a node that is drained.
+
+    Args:
+        slots: the tasks of the stage as they are, by index; one that is up there still may be named.
+        nodes: the node of each lease.
+
+    Raises:
+        PlanError: it names the task, the node and the way back.
+    """
+    for index, node in wanted.tasks.items():
+        slot = slots.get(index)
+        if node in drained and (slot is None or nodes.get(slot.lease or "") != node):
+            raise PlanError(
+                f"task {index} of '{wanted.stage}' cannot be put on node {node}, which is drained; name another node, or "
+                f"undrain it: query.undrain('{node}'), or penstock query undrain."
             )
 
 
@@ -181,6 +205,7 @@ def check_room(stages: str, room: NodeRoom) -> None:
     if not room.new or room.kept + room.new <= room.slots or (room.shares and room.kept):
         return
     raise PlanError(
-        f"{stages} cannot have {room.new} more on node {room.node}: of its {room.slots} slots {room.kept} are held by "
-        "tasks that stay; take cores from an operator there, name another node, or add nodes."
+        f"{stages} cannot have {room.new} more on node {room.node}: of its {counted(room.slots, 'slot')} {room.kept} "
+        f"{'is' if room.kept == 1 else 'are'} held by tasks that stay; take cores from an operator there, "
+        "name another node, or add nodes."
     )

@@ -19,13 +19,7 @@ from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.handing import Handing
 from penstock.dataplane.moves import Moves
-from penstock.dataplane.placement import (
-    Placement,
-    check_placement,
-    check_room,
-    check_tasks_stay,
-    derive_rooms,
-)
+from penstock.dataplane.placement import Placement
 from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.serving import Serving
@@ -166,23 +160,7 @@ class Placing:
         Raises:
             PlanError: it says what, and what would do.
         """
-        known, nodes = self.serving.known_nodes(), self.serving.nodes_of_leases()
-        for one in wanted:
-            run = self._runs.get(one.stage)
-            check_placement(
-                one,
-                run.spec if run is not None else None,
-                known,
-                self.capacity,
-                run.shards.mine() if run is not None else None,
-            )
-            check_tasks_stay(one, self._runs[one.stage].slots, nodes)
-        names = ", ".join(f"'{one.stage}'" for one in wanted)
-        serving = self.serving
-        usable = sum(slots for node, slots in serving.node_slots.items() if node not in serving.avoid)
-        leases = min(serving.capacity, usable)
-        for room in derive_rooms(wanted, serving.slots(), nodes, serving.node_slots, leases):
-            check_room(names, room)
+        self.serving.check(wanted)
 
     def _want(self, one: Placement, now: float) -> None:
         run = self._runs[one.stage]
@@ -228,7 +206,7 @@ class Placing:
         if not waiting:
             return  # it is only slow
         if before is not None:
-            put_back(run, before, self.serving.known_nodes() - self.serving.avoid)
+            put_back(run, before, self.serving.usable_nodes())
             self._deadlines[stage] = now + PUT_BACK_S
             self._given_up[stage] = f"no lease came up in time for task {', '.join(map(str, waiting))}"
         else:

@@ -8,6 +8,7 @@ one. A part of the engine: no I/O, and nothing about which shards should go.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.shards import NOBODY, Holding
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PlanError
+from penstock.words import counted, listed
 
 if TYPE_CHECKING:
     from penstock.dataplane.engine import Engine
@@ -76,13 +78,24 @@ class Redealing:
             PlanError: it cannot be carried out; nothing has changed.
         """
         shards = np.unique(shards)
-        self._check(giver, taker, shards, tasks)
+        self.check([(giver, taker, shards, tasks)])
         run = self._engine.runs[giver]
         run.shards.goal[shards] = NOBODY
         self._engine.placing.forget_wishes(run, shards)
         self._asked.append(Asked(giver, taker, shards, tasks, self._engine.now()))
 
-    def _check(self, giver: str, taker: str, shards: U16, tasks: int) -> None:
+    def check(self, deals: Iterable[tuple[str, str, U16, int]]) -> None:
+        """Refuse deals (giver, taker, shards, tasks) that cannot all be asked for, one after the other.
+
+        Raises:
+            PlanError: it says which, and why.
+        """
+        busy = {name for one in (*self._asked, *self._written) for name in (one.giver, one.taker)}
+        for giver, taker, shards, tasks in deals:
+            self._check(giver, taker, shards, tasks, busy)
+            busy |= {giver, taker}
+
+    def _check(self, giver: str, taker: str, shards: U16, tasks: int, busy: set[str]) -> None:
         run = self._engine.runs.get(giver)
         if run is None or run.spec.kind != "operator":
             raise PlanError(f"'{giver}' has no shards to deal: it is no executor of an operator.")
@@ -92,7 +105,6 @@ class Redealing:
             raise PlanError(
                 f"shards of '{giver}' cannot pass to '{taker}', which is no other executor of '{operator_of(giver)}'."
             )
-        busy = {name for one in (*self._asked, *self._written) for name in (one.giver, one.taker)}
         if busy & {giver, taker}:
             raise PlanError(
                 f"shards of '{operator_of(giver)}' are being dealt already; ask again when that is done."
@@ -100,10 +112,10 @@ class Redealing:
         mine = run.shards.mine()
         if not len(shards) or not np.isin(shards, mine).all():
             raise PlanError(
-                f"'{giver}' does not have all of the shards {shards.tolist()}; it has {len(mine)}."
+                f"'{giver}' does not have all of the shards {listed(shards.tolist())}; it has {len(mine)}."
             )
         if tasks < 0:
-            raise PlanError(f"'{taker}' cannot have {tasks} cores more.")
+            raise PlanError(f"'{taker}' cannot have {counted(tasks, 'core')} more.")
 
     def _is_sibling(self, giver: str, taker: str) -> bool:
         return taker in self._engine.runs and operator_of(taker) == operator_of(giver)
@@ -161,7 +173,7 @@ class Redealing:
         for run in self._engine.runs.values():
             run.spec = run.chain.spec  # whose inputs may be more by now
         taker.time_us = max(taker.time_us, taker.chain.time_us)
-        taker.paused = taker.paused or giver.paused
+        taker.pausers |= giver.pausers
         giver.counts.pass_on(taker.counts, one.shards)
         for shard in one.shards.tolist():
             if shard in giver.handed_over:

@@ -133,7 +133,8 @@ class Run:
         self.epoch_shards: npt.NDArray[np.bool_] = self.shards.ready.copy()
         """Which shards could take part in it."""
         self.handed_over: dict[int, HandedOver] = {}
-        self.paused = False
+        self.pausers: set[str] = set()
+        """Who wants no epoch to begin: a person, a plan; it goes on when none does."""
         self.counts = Counts(spec.shards)
         self.timers: dict[int, int] = {}
         """Epoch time at which each task wants to be run again, rows or not."""
@@ -163,6 +164,11 @@ class Run:
     def is_whole(self) -> bool:
         """Whether all its shards can take part in an epoch."""
         return self.shards.whole
+
+    @property
+    def paused(self) -> bool:
+        """Whether it begins no epoch."""
+        return bool(self.pausers)
 
     def to(self, phase: Phase) -> None:
         """Change phase; an illegal change names both."""

@@ -1,7 +1,7 @@
 """Which lease serves which task, and on which nodes tasks may be: dealt anew whenever leases or tasks come and go.
 
-Decides by the rules of `dealing` and ends leases that no task needs. Knows nothing of where shards go: whoever is told that
-a task is served sees to its shards.
+Decides by the rules of `dealing`, refuses plans that leases and nodes cannot serve, and ends leases that no task needs.
+Knows nothing of where shards go: whoever is told that a task is served sees to its shards.
 """
 
 from __future__ import annotations
@@ -10,6 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
+from penstock.dataplane.placement import (
+    Placement,
+    check_drained,
+    check_placement,
+    check_room,
+    check_tasks_stay,
+    derive_rooms,
+)
 from penstock.dataplane.run import Phase, Run
 from penstock.errors import OperatorError
 
@@ -127,6 +135,34 @@ class Serving:
 
     def known_nodes(self) -> set[str]:
         return self.nodes | {lease.node for lease in self._leases.values()}
+
+    def usable_nodes(self) -> set[str]:
+        """Nodes that tasks may be put on."""
+        return self.known_nodes() - self.avoid
+
+    def use_again(self, node: str) -> None:
+        """A node that was drained may have tasks again."""
+        self.avoid.discard(node)
+        self.assign()
+
+    def check(self, wanted: Sequence[Placement]) -> None:
+        """Refuse what cannot be carried out.
+
+        Raises:
+            PlanError: it says what, and what would do.
+        """
+        known, nodes = self.known_nodes(), self.nodes_of_leases()
+        for one in wanted:
+            run = self._runs.get(one.stage)
+            spec, mine = (run.spec, run.shards.mine()) if run is not None else (None, None)
+            check_placement(one, spec, known, self.capacity, mine)
+            check_tasks_stay(one, self._runs[one.stage].slots, nodes)
+            check_drained(one, self._runs[one.stage].slots, nodes, self.avoid)
+        names = ", ".join(f"'{one.stage}'" for one in wanted)
+        usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid)
+        leases = min(self.capacity, usable)
+        for room in derive_rooms(wanted, self.slots(), nodes, self.node_slots, leases):
+            check_room(names, room)
 
     def served_by(self, lease: str) -> list[tuple[Run, TaskSlot]]:
         """Return the tasks that a lease serves."""

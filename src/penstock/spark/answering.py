@@ -47,6 +47,10 @@ def _drain(query: Query, asked: Request) -> Answer:
     return Answer(True, query.drain(asked.node, asked.release))
 
 
+def _undrain(query: Query, asked: Request) -> Answer:
+    return Answer(True, query.undrain(asked.node))
+
+
 def _pause(query: Query, asked: Request) -> Answer:
     query.pause()
     return Answer(True, "paused; epochs in flight are committed, leases are kept")
@@ -83,6 +87,7 @@ VERBS: dict[str, Callable[[Query, Request], Answer]] = {
     "split": _split,
     "merge": _merge,
     "drain": _drain,
+    "undrain": _undrain,
     "pause": _pause,
     "resume": _resume,
     "hold": _hold,

@@ -1,46 +1,51 @@
-"""Carries out plans on Spark: tasks and shards through the engine, nodes through the negotiator. Decides nothing.
+"""Carries out plans on Spark: tasks and shards through the engine, nodes through `negotiating`. Decides nothing.
 
-A plan is handed to the engine in one piece, in the hub's thread; nodes are acquired and released in a thread of their
-own, since Spark takes seconds for it. What came of a plan is read from what the engine has done since.
+A plan is checked whole and handed to the engine in one piece, in the hub's thread, so that one that is refused leaves no
+trace. What came of it is read from what the engine has done since.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from penstock.control.apply.actuator import Outcome, Ticket
-from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.control.plan.plan import ExecutorPlan, Pass, Plan
+from penstock.control.plan.shards import Shards
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.shards import NOBODY
+from penstock.dataplane.state.protocol import U16
 from penstock.errors import PlanError
+from penstock.spark.negotiating import NodeWork
 from penstock.spark.nodes import Negotiator
 from penstock.spark.shell import SparkShell
 
-_log = logging.getLogger("penstock")
 PAUSED_S = 30.0
 PAUSED_STEP_S = 0.005
 """How long rows stand still at most for a plan that asks for it, and the time between two looks whether it can go on."""
+KEPT = 200
+"""Plans whose outcome can be asked for."""
+Deal = tuple[str, str, U16, int]
+"""Giver, taker, shards and tasks of one pass."""
 
 
 @dataclass
 class Begun:
-    """A plan that is being carried out."""
+    """A plan that is being carried out, or the part of it that a ticket stands for."""
 
     at_s: float
-    stages: tuple[str, ...]
-    moves_before: int
-    nodes: threading.Thread | None = None
+    stages: tuple[str, ...] = ()
+    moves_before: int = 0
+    nodes: NodeWork | None = None
     problems: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
-    paused: tuple[str, ...] = ()
-    """Stages that stand still while it is carried out."""
+    paused: str = ""
+    """In whose name stages stand still while it is carried out."""
     placements: tuple[Placement, ...] = ()
     """What is done once they stand still."""
     dealt: tuple[str, ...] = ()
@@ -58,7 +63,7 @@ class SparkActuator:
         self._guard = threading.Lock()
 
     def apply(self, plan: Plan) -> Ticket:
-        """Begin to carry out a plan.
+        """Begin to carry out a plan. Where it asks for cores and for nodes, the nodes have a ticket of their own.
 
         Raises:
             PlanError: it cannot be carried out; nothing has changed.
@@ -66,47 +71,63 @@ class SparkActuator:
         if (plan.add_nodes or plan.release_nodes) and self._negotiator is None:
             raise PlanError("this session has no nodes to add or to release; use a cluster.")
         placements = [_placement(name, wanted) for name, wanted in plan.executors.items()]
-        begun = self._begin_informed(placements, plan)
-        if plan.add_nodes or plan.release_nodes:
-            begun.nodes = threading.Thread(
-                target=self._negotiate, args=(plan, begun), name="penstock-nodes", daemon=True
-            )
-            begun.nodes.start()
+        with self._guard:
+            number = self._count = self._count + 1
+        begun, marked = self._begin_informed(placements, plan, f"plan {number}")
+        nodes = self._begin_nodes(plan, marked, begun)
         if plan.global_pause:
             threading.Thread(
                 target=self._carry_paused, args=(begun,), name="penstock-paused", daemon=True
             ).start()
-        with self._guard:  # the control loop, requests and the user each have a thread
-            self._count += 1
-            self._begun = {number: one for number, one in self._begun.items() if number > self._count - 100}
-            self._begun[self._count] = begun
-            return Ticket(self._count)
+        with self._guard:
+            self._begun = {one: kept for one, kept in self._begun.items() if one > number - KEPT}
+            self._begun[number] = begun
+        return Ticket(number, nodes)
 
-    def _begin_informed(self, placements: list[Placement], plan: Plan) -> Begun:
+    def _begin_nodes(self, plan: Plan, marked: Collection[str], begun: Begun) -> Ticket | None:
+        """Begin with the nodes of a plan; on its own ticket where they are all that it asks for."""
+        if not plan.add_nodes and not plan.release_nodes:
+            return None
+        assert self._negotiator is not None
+        work = NodeWork(self._shell, self._negotiator, plan, marked)
+        if not begun.stages and not begun.dealt:
+            begun.nodes = work
+            return None
+        with self._guard:
+            number = self._count = self._count + 1
+            self._begun[number] = Begun(begun.at_s, nodes=work)
+        return Ticket(number)
+
+    def _begin_informed(
+        self, placements: list[Placement], plan: Plan, name: str
+    ) -> tuple[Begun, Collection[str]]:
         """Begin; what is refused is tried once more after a look at what Spark has now: a node may just have come."""
         try:
-            return self._shell.hub.ask(lambda: self._begin(placements, plan))
+            return self._shell.hub.ask(lambda: self._begin(placements, plan, name))
         except PlanError:
             self._shell.chores.check_capacity()
-            return self._shell.hub.ask(lambda: self._begin(placements, plan))
+            return self._shell.hub.ask(lambda: self._begin(placements, plan, name))
 
-    def _begin(self, placements: list[Placement], plan: Plan) -> Begun:
+    def _begin(self, placements: list[Placement], plan: Plan, name: str) -> tuple[Begun, Collection[str]]:
+        """Check all of a plan, then begin with all of it; return the nodes that were marked as drained for it, too."""
         engine = self._shell.engine
+        deals = [_deal(engine, one) for one in plan.passes]
+        _check_apart(placements, deals)
+        engine.redealing.check(deals)
+        engine.placing.check(placements)
+        marked = _check_release(engine, plan.release_nodes)
         begun = Begun(engine.now(), tuple(one.stage for one in placements), engine.placing.moves.made)
-        begun.dealt = tuple(operator_of(one.giver) for one in plan.passes)
-        for one in plan.passes:
-            run = engine.runs[one.giver]
-            shards = np.array(one.shards, np.uint16)
-            taker = one.taker or engine.redealing.next_name(operator_of(one.giver))
-            engine.redeal(one.giver, taker, shards, len({*run.shards.goal[shards].tolist()}))
+        begun.dealt = tuple(operator_of(giver) for giver, _, _, _ in deals)
+        engine.placing.serving.avoid |= marked
         if not plan.global_pause:
             engine.place(placements)
         else:
-            engine.placing.check(placements)
             begun.placements = tuple(placements)
-            begun.paused = _upstream(engine, begun.stages)
-            engine.pause(begun.paused)
-        return begun
+            begun.paused = name
+            engine.pause(_upstream(engine, begun.stages), name)
+        for giver, taker, shards, tasks in deals:
+            engine.redeal(giver, taker, shards, tasks)
+        return begun, marked
 
     def _carry_paused(self, begun: Begun) -> None:
         """Do the steps of a plan for which rows stand still as soon as each can be done; go on in any case."""
@@ -135,34 +156,14 @@ class SparkActuator:
 
     def _go_on(self, begun: Begun) -> None:
         begun.placements = ()
-        self._shell.engine.resume(begun.paused)
-        begun.paused = ()
+        self._shell.engine.resume(list(self._shell.engine.runs), begun.paused)
+        begun.paused = ""
 
-    def _negotiate(self, plan: Plan, begun: Begun) -> None:
-        assert self._negotiator is not None
-        try:
-            if plan.add_nodes:
-                change = self._negotiator.acquire(len(self._negotiator.nodes()) + plan.add_nodes)
-                begun.problems += [change.problem] if change.problem else []
-                _log.info("%s", change)
-            if plan.release_nodes:
-                self._release(plan.release_nodes, begun)
-        except Exception as error:
-            begun.problems.append(f"{type(error).__name__}: {error}")
-
-    def _release(self, names: tuple[str, ...], begun: Begun) -> None:
-        """Give nodes back once nothing of this query is on them any more."""
-        assert self._negotiator is not None
-        pause = threading.Event()
-        for _ in range(600):
-            left = self._shell.hub.ask(lambda: [n for n in names if n in _nodes_in_use(self._shell.engine)])
-            # A lease that the engine let go of, or that has not come up yet, is on its way out of the node.
-            if not left and not (change := self._negotiator.release(names)).in_use:
-                begun.problems += [change.problem] if change.problem else []
-                _log.info("%s", change)
-                return
-            pause.wait(0.1)
-        begun.problems.append(f"node {', '.join(names)} was not drained in time and is kept")
+    def moves_in_flight(self) -> int:
+        """Return how many shards are on their way to another task now, whatever plan wants it."""
+        return self._shell.hub.ask(
+            lambda: sum(len(run.shards.displaced()) for run in self._shell.engine.runs.values())
+        )
 
     def current(self) -> Mapping[str, ExecutorPlan]:
         """Return what every elastic executor looks like, or is on its way to."""
@@ -186,7 +187,8 @@ class SparkActuator:
         refused = [why for name in begun.stages if (why := engine.placing.why_not(name)) is not None]
         if not refused and not all(engine.placing.is_settled(name) for name in begun.stages):
             return None
-        if begun.nodes is not None and begun.nodes.is_alive():
+        nodes = begun.nodes.outcome() if begun.nodes is not None else Outcome(True)
+        if nodes is None:
             return None
         made = engine.placing.moves.made - begun.moves_before
         moves = (
@@ -194,7 +196,7 @@ class SparkActuator:
             if made
             else []
         )
-        reasons = [*refused, *begun.problems]
+        reasons = [*refused, *begun.problems, *([nodes.reason] if not nodes.ok else [])]
         return Outcome(
             not reasons,
             "; ".join(reasons),
@@ -220,9 +222,49 @@ def current_plans(engine: Engine) -> dict[str, ExecutorPlan]:
     return found
 
 
+def shards_of(engine: Engine, executor: str) -> Shards:
+    """Return what a plan for an executor is made from: its tasks and the load, task and size of each shard."""
+    run, plan = engine.runs[executor], current_plans(engine)[executor]
+    sizes = (run.chain.snapshot_bytes + run.chain.delta_bytes).astype(np.int64)
+    return Shards(executor, run.counts.busy_s.copy(), plan.task_of, plan.tasks, sizes)
+
+
 def _placement(name: str, wanted: ExecutorPlan) -> Placement:
     tasks: dict[int, str | None] = {index: node or None for index, node in wanted.tasks.items()}
     return Placement(name, tasks, np.where(wanted.task_of < 0, NOBODY, wanted.task_of).astype(np.uint16))
+
+
+def _deal(engine: Engine, one: Pass) -> Deal:
+    """What a pass asks of the engine; the taker of a new executor has a name by now."""
+    wrong = [shard for shard in one.shards if not 0 <= shard < NOBODY]
+    if wrong:
+        raise PlanError(f"'{one.giver}' has no shard {wrong[0]} to pass on.")
+    shards = np.array(one.shards, np.uint16)
+    run = engine.runs.get(one.giver)
+    goal = run.shards.goal if run is not None else shards
+    tasks = len({*goal[shards[shards < len(goal)]].tolist()})
+    return one.giver, one.taker or engine.redealing.next_name(operator_of(one.giver)), shards, tasks
+
+
+def _check_apart(placements: Sequence[Placement], deals: Sequence[Deal]) -> None:
+    """Refuse a plan that both places an executor and deals its shards: which of the two comes first would matter."""
+    dealt = {name for giver, taker, _, _ in deals for name in (giver, taker)}
+    for one in placements:
+        if one.stage in dealt:
+            raise PlanError(
+                f"'{one.stage}' cannot be given tasks and pass on or get shards in one plan; ask for one after the other."
+            )
+
+
+def _check_release(engine: Engine, names: Collection[str]) -> set[str]:
+    """Refuse to give back all nodes that tasks may be on; return those that are not marked as drained yet."""
+    usable = engine.placing.serving.usable_nodes()
+    if names and not usable - set(names):
+        raise PlanError(
+            f"node {', '.join(names)} cannot be given back: no other node is there that is not drained; add or "
+            "undrain one before."
+        )
+    return set(names) & usable
 
 
 def _upstream(engine: Engine, stages: tuple[str, ...]) -> tuple[str, ...]:
@@ -240,9 +282,7 @@ def _upstream(engine: Engine, stages: tuple[str, ...]) -> tuple[str, ...]:
 def _stands_still(engine: Engine, stages: tuple[str, ...]) -> bool:
     """Whether nothing waits for these stages and nothing upstream of them is at work."""
     upstream = _upstream(engine, stages)
-    waiting = any(any(engine.chains.waiting(engine.chains[name]).values()) for name in stages)
+    # Rows for a stage that is paused wait until it goes on: there is nothing to wait for.
+    flowing = [name for name in stages if not engine.runs[name].paused]
+    waiting = any(any(engine.chains.waiting(engine.chains[name]).values()) for name in flowing)
     return not waiting and all(engine.runs[name].phase == "idle" for name in (*upstream, *stages))
-
-
-def _nodes_in_use(engine: Engine) -> set[str]:
-    return {lease.node for lease in engine.leases.values()}

@@ -6,22 +6,23 @@ Each request becomes a plan by the same rules as those of a policy, and goes the
 
 from __future__ import annotations
 
-import time
+import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from penstock.control.apply.actuator import Outcome
+from penstock.control.apply.actuator import Ticket
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import Shards
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.splitting import Pass, executors_of, plan_merge, plan_split
 from penstock.errors import PlanError
-from penstock.spark.applying import SparkActuator, current_plans
+from penstock.spark.applying import SparkActuator, shards_of
+from penstock.spark.node_draining import NodeDraining
 from penstock.spark.slots import LOCAL_NODE, is_local, nodes
+from penstock.words import counted, listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,25 +30,75 @@ if TYPE_CHECKING:
     from penstock.dataplane.engine import Engine
     from penstock.spark.shell import SparkShell
 
+_log = logging.getLogger("penstock")
+
 
 class ByHand:
     """Requests of a person to one running query; each returns what was begun or done, in a sentence.
+
+    Args:
+        note: is told in a sentence what a person asked for and what came of it, for the journal.
 
     Raises:
         PlanError: every method, where it cannot be done, and why; nothing has changed.
     """
 
-    def __init__(self, shell: SparkShell, spark: SparkSession, actuator: SparkActuator) -> None:
+    def __init__(
+        self,
+        shell: SparkShell,
+        spark: SparkSession,
+        actuator: SparkActuator,
+        note: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         self._shell = shell
         self._spark = spark
         self._actuator = actuator
+        self._note = note
+        self._draining = NodeDraining(
+            shell, actuator, lambda: [one.executor_id for one in nodes(self._spark)]
+        )
+        self._begun: list[tuple[Ticket, str]] = []
+        self._guard = threading.Lock()
+
+    def drain(self, node: str, release: bool, timeout_s: float) -> str:
+        """Take everything off a node, wait until it is, and give the node back if that is wanted."""
+        return self._said(self._draining.drain(node, release, timeout_s))
+
+    def undrain(self, node: str) -> str:
+        """Let tasks be put on a node again that was drained."""
+        return self._said(self._draining.undrain(node))
+
+    def _begin(self, plan: Plan, sentence: str) -> str:
+        ticket = self._actuator.apply(plan)
+        with self._guard:
+            self._begun.append((ticket, sentence))
+        return self._said(sentence)
+
+    def _said(self, sentence: str) -> str:
+        self._note(sentence)
+        return sentence
+
+    def follow_up(self) -> None:
+        """Look what came of plans that were begun: one that was given up later is logged, and goes to the journal."""
+        for one in list(self._begun):
+            ticket, sentence = one
+            outcome = self._actuator.status(ticket)
+            if outcome is None:
+                continue
+            with self._guard:
+                self._begun.remove(one)
+            if not outcome.ok:
+                told = f"given up, and what ran before goes on: {sentence}: {outcome.reason}"
+                _log.warning("%s", told)
+                self._note(told)
 
     def rescale(self, operator: str, cores: int, wanted: Mapping[str, int] | None) -> str:
         """Plan this many cores for an operator and begin to carry it out."""
+        self._refuse_drained(operator, wanted or {})
         shards, room = self._shell.hub.ask(
             lambda: (
                 [
-                    _shards(self._shell.engine, run.spec.name)
+                    shards_of(self._shell.engine, run.spec.name)
                     for run in executors_of(self._shell.engine, operator)
                 ],
                 self._room(operator),
@@ -65,9 +116,20 @@ class ByHand:
             plans[one.executor] = placed.plan
             moved += len(placed.balance.moves)
             room = {node: free - placed.plan.cores_by_node().get(node, 0) for node, free in room.items()}
-        self._actuator.apply(Plan(plans))
         before = sum(len(one.tasks) for one in shards)
-        return f"'{operator}' goes from {before} to {cores} cores; {moved} of its shards move"
+        moving = f"{moved} of its shards {'moves' if moved == 1 else 'move'}"
+        return self._begin(
+            Plan(plans), f"'{operator}' goes from {before} to {counted(cores, 'core')}; {moving}"
+        )
+
+    def _refuse_drained(self, operator: str, wanted: Mapping[str, int]) -> None:
+        drained = self._shell.hub.ask(lambda: set(self._shell.engine.placing.serving.avoid))
+        for node in wanted:
+            if node in drained:
+                raise PlanError(
+                    f"'{operator}' cannot have cores on node {node}, which is drained; name another node, or undrain it: "
+                    f"query.undrain('{node}'), or penstock query undrain."
+                )
 
     def split(self, operator: str) -> str:
         """Begin to let an operator have one executor more."""
@@ -84,17 +146,22 @@ class ByHand:
             return found
 
         one = self._shell.hub.ask(begin)
-        return f"{len(one.shards)} shards of '{one.giver}' pass to '{one.taker}' with {one.tasks} cores"
+        passing = f"{counted(len(one.shards), 'shard')} of '{one.giver}'"
+        return self._said(f"{passing} pass to '{one.taker}' with {counted(one.tasks, 'core')}")
 
     def move(self, operator: str, shards: Sequence[int], task: int) -> str:
         """Give shards to a task."""
+        if not len(shards):
+            raise PlanError(f"'{operator}': name at least one shard to move.")
         operator, now = self._executor_with(operator, shards)
         if task not in now.tasks:
-            raise PlanError(f"'{operator}' has no task {task}; it has {', '.join(map(str, now.tasks))}.")
+            raise PlanError(f"'{operator}' has no task {task}; it has {listed(now.tasks)}.")
         task_of = now.task_of.copy()
         task_of[list(shards)] = task
-        self._actuator.apply(Plan({operator: ExecutorPlan(now.tasks, task_of)}))
-        return f"{len(shards)} shards of '{operator}' go to task {task}"
+        moved = counted(len({*shards}), "shard")
+        return self._begin(
+            Plan({operator: ExecutorPlan(now.tasks, task_of)}), f"{moved} of '{operator}' go to task {task}"
+        )
 
     def _executor_with(self, operator: str, shards: Sequence[int]) -> tuple[str, ExecutorPlan]:
         """The executor of an operator that has all of these shards; its only one, where nobody does."""
@@ -111,71 +178,10 @@ class ByHand:
                 return name, plan
         if len(mine) > 1:
             raise PlanError(
-                f"shards {', '.join(map(str, shards))} are not all in one executor of '{operator}', which has "
+                f"shards {listed(shards)} are not all in one executor of '{operator}', which has "
                 f"{', '.join(mine)}; a shard moves between tasks of its executor."
             )
         return next(iter(mine.items()))
-
-    def drain(self, node: str, release: bool, timeout_s: float) -> str:
-        """Plan all tasks off a node, wait until they are, and give it back if that is wanted."""
-        known = [one.executor_id for one in nodes(self._spark)]
-        if node not in known:
-            raise PlanError(f"there is no node {node}; the nodes there are: {', '.join(known)}.")
-        if known == [node]:
-            raise PlanError(f"node {node} is the only one; add another before you drain it.")
-        self._shell.chores.check_capacity()
-        plan = self._shell.hub.ask(lambda: self._off(node))
-        try:
-            ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
-        except PlanError:
-            self._shell.hub.ask(lambda: self._shell.engine.placing.serving.avoid.discard(node))
-            raise
-        deadline = time.monotonic() + timeout_s
-        outcome = self._await(ticket, timeout_s)
-        if not outcome.ok:
-            self._shell.hub.ask(lambda: self._shell.engine.placing.serving.avoid.discard(node))
-            raise PlanError(f"node {node} was not drained: {outcome.reason}.")
-        while self._shell.hub.ask(lambda: self._leases_on(node)):
-            if time.monotonic() > deadline:
-                raise PlanError(
-                    f"node {node} still has leases of this query after {timeout_s:g} s; they go as they end."
-                )
-            time.sleep(0.02)
-        given = " and given back" if release else ""
-        return f"node {node} drained{given}: {outcome.moved_shards} shards moved, {outcome.moved_bytes:,} bytes copied"
-
-    def _leases_on(self, node: str) -> int:
-        return sum(lease.node == node for lease in self._shell.engine.leases.values())
-
-    def _off(self, node: str) -> dict[str, ExecutorPlan]:
-        """Plans that take all operators off a node; where the others have no slots for all its cores, they have fewer."""
-        engine, serving = self._shell.engine, self._shell.engine.placing.serving
-        serving.avoid.add(node)
-        held = Counter(lease.node for lease in engine.leases.values())
-        free = {
-            one: slots - held[one] for one, slots in serving.node_slots.items() if one not in serving.avoid
-        }
-        # Some slots are kept for ingest and sinks, on whichever node.
-        left = serving.capacity - serving.node_slots.get(node, 0) - (len(engine.leases) - held[node])
-        found = {}
-        for name, run in engine.runs.items():
-            shards = None
-            if run.spec.kind == "operator" and len(run.shards.mine()):
-                shards = _shards(engine, name)
-            if shards is not None and node in shards.tasks.values():
-                cores = take_off(Counter(shards.tasks.values()), node, free, left)
-                left -= sum(cores.values()) - sum(one != node for one in shards.tasks.values())
-                found[name] = plan_executor(shards, cores).plan
-        return found
-
-    def _await(self, ticket: object, timeout_s: float) -> Outcome:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            outcome = self._actuator.status(ticket)  # type: ignore[arg-type]
-            if outcome is not None:
-                return outcome
-            time.sleep(0.02)
-        return Outcome(False, f"it was not done within {timeout_s:g} s and goes on")
 
     def _room(self, operator: str) -> dict[str, int]:
         """Cores that each node can still give to an operator, those it has there included."""
@@ -187,7 +193,12 @@ class ByHand:
         )
         if is_local(self._spark):
             return {LOCAL_NODE: max(engine.placing.capacity - held[LOCAL_NODE], 1)}
-        return {one.executor_id: max(one.cores - held[one.executor_id], 0) for one in nodes(self._spark)}
+        drained = engine.placing.serving.avoid
+        return {
+            one.executor_id: max(one.cores - held[one.executor_id], 0)
+            for one in nodes(self._spark)
+            if one.executor_id not in drained
+        }
 
 
 def check_room(
@@ -205,8 +216,8 @@ def check_room(
         )
     if sum(room.values()) < cores:
         raise PlanError(
-            f"'{operator}' cannot have {cores} cores: the nodes have {sum(room.values())} for it; ask for fewer, or "
-            "add nodes."
+            f"'{operator}' cannot have {counted(cores, 'core')}: the nodes have {sum(room.values())} for it; ask for "
+            "fewer, or add nodes."
         )
 
 
@@ -236,33 +247,10 @@ def share_cores(operator: str, executors: Sequence[Shards], cores: int) -> list[
     """
     if cores < len(executors):
         raise PlanError(
-            f"'{operator}' has {len(executors)} executors and cannot have {cores} cores; merge some first."
+            f"'{operator}' has {len(executors)} executors and cannot have {counted(cores, 'core')}; merge some first."
         )
     loads = [float(one.load.sum()) + 1e-9 for one in executors]
     share = [1] * len(executors)
     for _ in range(cores - len(executors)):
         share[max(range(len(share)), key=lambda at: loads[at] / share[at])] += 1
     return share
-
-
-def take_off(cores: Counter[str], node: str, free: dict[str, int], left: int) -> Counter[str]:
-    """Return the cores of an operator without a node: those it had there go where slots are free, as far as they are.
-
-    Args:
-        free: slots of each other node that nobody holds; those taken are counted off.
-        left: leases that may be had besides those on the other nodes. An operator that has no core elsewhere gets one all
-            the same: then a lease serves two tasks.
-    """
-    kept = Counter({one: count for one, count in cores.items() if one != node and count})
-    for number in range(cores[node]):
-        there = max(free, key=lambda one: (free[one], one))
-        if (free[there] > 0 and number < left) or not kept:
-            kept[there] += 1
-            free[there] -= 1
-    return kept
-
-
-def _shards(engine: Engine, operator: str) -> Shards:
-    run, plan = engine.runs[operator], current_plans(engine)[operator]
-    sizes = (run.chain.snapshot_bytes + run.chain.delta_bytes).astype(np.int64)
-    return Shards(operator, run.counts.busy_s.copy(), plan.task_of, plan.tasks, sizes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.control.apply.journal import Decision, Journal
@@ -52,7 +53,7 @@ class Elasticity:
         self._spark = spark
         self._query = query
         self._actuator = SparkActuator(shell, None if is_local(spark) else negotiator(spark))
-        self.by_hand = ByHand(shell, spark, self._actuator)
+        self.by_hand = ByHand(shell, spark, self._actuator, self._note)
         """What a user asks for."""
         self._steering: Steering | None = None
         self.journal = ""
@@ -206,28 +207,49 @@ class Elasticity:
         loop.limits = self._limits()
 
     def _limits(self) -> Limits:
-        engine = self._shell.engine
-        sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
-        there = self._nodes()
+        seen = self._see()
+        there = self._nodes(seen)
         self._most_nodes = max(self._most_nodes, len(there))
         # In local mode Spark is told of more slots than there are cores; those are not for a policy to give.
-        cores = (
-            min(engine.placing.capacity, self._cores) if self._cores else engine.placing.capacity - sources
-        )
+        cores = min(seen.capacity, self._cores) if self._cores else seen.capacity - seen.source_tasks
         return Limits(
             max(1, cores),
             max_nodes=len(there)
             if is_local(self._spark)
             else max(self.max_nodes or self._most_nodes, len(there)),
-            cores_per_node=max(node.cores for node in there),
+            cores_per_node=max((node.cores for node in there), default=1),
             redeals=True,
         )
 
-    def _nodes(self) -> list[NodeSample]:
-        loads = self._shell.node_loads
+    def _see(self) -> _Seen:
+        """What the engine has, read in its own thread."""
+
+        def look() -> _Seen:
+            engine = self._shell.engine
+            sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
+            return _Seen(engine.placing.capacity, sources, frozenset(engine.placing.serving.avoid))
+
+        return self._shell.hub.ask(look)
+
+    def _nodes(self, seen: _Seen | None = None) -> list[NodeSample]:
+        """Nodes that a policy may put tasks on: not those that are drained."""
+        seen, loads = seen or self._see(), self._shell.node_loads
         if is_local(self._spark):
-            return [_node(LOCAL_NODE, max(1, min(self._shell.engine.placing.capacity, self._cores)), loads)]
-        return [_node(one.executor_id, one.cores, loads) for one in nodes(self._spark)]
+            return [_node(LOCAL_NODE, max(1, min(seen.capacity, self._cores)), loads)]
+        there = [one for one in nodes(self._spark) if one.executor_id not in seen.drained]
+        return [_node(one.executor_id, one.cores, loads) for one in there]
+
+    def _note(self, sentence: str) -> None:
+        """Let the journal have what a person asked for."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What limits are made from."""
+
+    capacity: int
+    source_tasks: int
+    drained: frozenset[str]
 
 
 def guards_of(policy: Policy) -> Guards:

@@ -55,6 +55,7 @@ def take_sample(
         latency_s=max(one.mean_ms for one in found) / 1e3 if found else None,
         latency_p99_s=max(one.p99_ms for one in found) / 1e3 if found else None,
         latency_quantiles_s=_quantiles(found, quantile),
+        paused=engine.is_paused_by_hand(),
     )
 
 

@@ -142,13 +142,16 @@ class SparkNegotiator:
             problem = self.manager.refusal() or self._cannot_acquire(total, before)
             if problem or total == len(before):
                 return self._change("acquire", max(total, 0), before, began, problem)
-            if not self._ask(total):
+            kept = max(
+                self._target or 0, len(before)
+            )  # one that is lost meanwhile is to be replaced all the same
+            if not self._ask(max(total, kept)):
                 return self._change(
                     "acquire", total, before, began, "the cluster manager refused the request"
                 )
             if not self._await(lambda now: len(now) >= total, began + timeout_s):
                 came = len(self._ids())
-                self._ask(came)
+                self._ask(max(came, kept))
                 problem = (
                     f"{_counted(total - came)} did not come within {timeout_s:.0f} s, so the request was withdrawn: "
                     "the manager has no free worker with the cores and memory that spark.executor.cores and "

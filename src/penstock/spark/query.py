@@ -37,6 +37,7 @@ from penstock.spark.arguments import (
     check_task,
 )
 from penstock.spark.elasticity import Elasticity
+from penstock.spark.hub import HubOver
 from penstock.spark.ingest import Ingest
 from penstock.spark.listening import announcer
 from penstock.spark.progress import Identity, Reading, take_reading
@@ -94,6 +95,8 @@ class Query:
         waiting = self._ask(lambda shell: shell.engine.chains.waiting_bytes()) or 0
         working = self._ask(lambda shell: any(run.phase != "idle" for run in shell.engine.runs.values()))
         message = "Processing new data" if working else "Waiting for data to arrive"
+        if self._ask(lambda shell: shell.engine.is_paused_by_hand()):
+            message = "Paused"
         slow = self._ask(lambda shell: shell.engine.slow_epochs()) or {}
         for stage, (epoch, seconds) in slow.items():
             message = f"'{stage}' has been at epoch {epoch} for {seconds:.0f} s"
@@ -151,8 +154,9 @@ class Query:
         rows that are due at this moment; it goes on meanwhile.
 
         Raises:
-            QueryError: the query ended with an error.
+            QueryError: the query ended with an error, or is paused, so that it would wait for ever.
         """
+        self._ask(self._check_flows)
         for ingest in self._ingests:
             try:
                 ingest.drain()
@@ -165,10 +169,22 @@ class Query:
         while self.isActive:
             if not marks:
                 marks = self._ask(lambda shell: [shell.engine.mark()]) or []
-            elif self._ask(lambda shell, mark=marks[0]: shell.engine.passed_mark(mark)):
+            elif self._ask(lambda shell, mark=marks[0]: self._has_passed(shell, mark)):
                 return
             time.sleep(0.005)
         self._raise()
+
+    def _has_passed(self, shell: SparkShell, mark: DrainMark) -> bool:
+        if shell.engine.passed_mark(mark):
+            return True
+        self._check_flows(shell)
+        return False
+
+    def _check_flows(self, shell: SparkShell) -> None:
+        if self.isActive and shell.engine.is_paused_by_hand():
+            raise QueryError(
+                f"Query {self.name or self.id} is paused, and what has arrived waits; call resume() first."
+            )
 
     # -- ours ---------------------------------------------------------------------------------------------------------
 
@@ -289,6 +305,14 @@ class Query:
         """
         self._check_runs("drain")
         return self.elasticity.by_hand.drain(check_node(node), release, check_seconds("timeout", timeout))
+
+    def undrain(self, node: str) -> str:
+        """Let tasks be put on a node again that was drained.
+
+        Raises:
+            PlanError: the node is not drained.
+        """
+        return self.elasticity.by_hand.undrain(str(node))
 
     def pause(self) -> None:
         """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too.
@@ -413,6 +437,12 @@ class Query:
                 if self.isActive:
                     _log.exception("a request to query %s could not be answered.", self.name or self.id)
 
+    def _follow_up(self) -> None:
+        """Say what came of what a person asked for."""
+        if self._elasticity is not None:
+            with contextlib.suppress(HubOver):
+                self._elasticity.by_hand.follow_up()
+
     def _watch(self) -> None:
         due = time.monotonic() + REPORT_INTERVAL_S
         while not self._over.wait(WATCH_INTERVAL_S):
@@ -420,6 +450,7 @@ class Query:
                 error = ingest.failure()
                 if error is not None and self._shell is not None:
                     self._shell.end_with(error)
+            self._follow_up()
             if time.monotonic() >= due:
                 self._reports.add()
                 due = max(due + REPORT_INTERVAL_S, time.monotonic())

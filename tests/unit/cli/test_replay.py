@@ -69,7 +69,7 @@ def penstock(*arguments: object) -> Result:
 def test_the_recorded_policy_decides_the_same_again(journal: Path) -> None:
     ran = penstock(journal)
     assert ran.exit_code == 0, ran.output
-    assert ran.stdout.strip() == "gather: 2 decided again, 0 differ; 1 actions recorded, 1 now; 1 skipped"
+    assert ran.stdout.strip() == "gather: 2 decided again, 0 differ; 1 action recorded, 1 now; 1 skipped"
 
 
 def test_another_policy_is_shown_where_it_differs(journal: Path) -> None:

@@ -1,33 +1,78 @@
-"""Cores of an operator whose node is drained: where slots are free, as many as there are, never none."""
+"""Requests by hand on an engine in process: what they say, what they refuse, and what is said when one is given up."""
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
+from pathlib import Path
+from types import SimpleNamespace
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
+from tests.unit.spark.engine_shell import Nodes, shell_of, started, until
 
-from penstock.spark.by_hand import take_off
+from penstock.errors import PlanError
+from penstock.sim.timing import Delays
+from penstock.spark import by_hand
+from penstock.spark.applying import SparkActuator
+from penstock.spark.by_hand import ByHand
 
-NODES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 4), min_size=1)
+
+class Story:
+    """A run on two nodes of a cluster, and somebody who asks for things."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.driver = started(folder, capacity=7)
+        self.engine, self.shell = self.driver.engine, shell_of(self.driver)
+        nodes = Nodes(self.driver)
+        monkeypatch.setattr(by_hand, "nodes", lambda spark: nodes.nodes())
+        monkeypatch.setattr(by_hand, "is_local", lambda spark: False)
+        self.noted: list[str] = []
+        actuator = SparkActuator(self.shell, nodes)
+        self.by_hand = ByHand(self.shell, SimpleNamespace(), actuator, self.noted.append)  # type: ignore[arg-type]
 
 
-@given(NODES, NODES, st.integers(-3, 8))
-def test_no_more_cores_than_are_free_and_never_none(
-    cores: dict[str, int], free: dict[str, int], left: int
+@pytest.fixture
+def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Story:
+    return Story(tmp_path, monkeypatch)
+
+
+def test_a_plan_that_is_given_up_later_is_logged_and_noted(
+    story: Story, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = Counter({"gone": 2, **cores})
-    before = dict(free)
-    kept = take_off(held, "gone", free, left)
-    elsewhere = Counter({node: count for node, count in cores.items() if count})
-    new = kept - elsewhere
-    assert "gone" not in kept and sum(kept.values()) >= 1
-    assert all(kept[node] >= count for node, count in elsewhere.items())
-    assert {node: before[node] - free[node] for node in free} == {node: new[node] for node in free}
-    if sum(new.values()) > (0 if elsewhere else 1):
-        assert sum(new.values()) <= max(left, 1) and all(count >= 0 for count in free.values())
+    story.driver.delays = Delays(lease_start=(200.0, 200.0))
+    before = story.engine.runs["fold"].task_of.copy()
+    said = story.by_hand.rescale("fold", 3, None)
+    assert "goes from 2 to 3 cores" in said and story.noted == [said]
+    story.by_hand.follow_up()
+    assert story.noted == [said]
+    story.engine.placing._deadlines["fold"] = story.engine.now()  # rather than a minute from now
+    until(story.driver, story.shell, lambda: story.engine.placing.why_not("fold"))
+    with caplog.at_level(logging.WARNING, "penstock"):
+        story.by_hand.follow_up()
+        story.by_hand.follow_up()
+    assert len(story.noted) == 2 and "given up, and what ran before goes on" in story.noted[1]
+    assert "no lease came up in time for task 2" in caplog.text
+    until(story.driver, story.shell, lambda: story.engine.placing.is_settled("fold"))
+    assert (story.engine.runs["fold"].task_of == before).all()
 
 
-def test_what_fits_nowhere_is_given_up() -> None:
-    assert take_off(Counter({"1": 1, "2": 2}), "2", {"1": 1, "3": 0}, 5) == Counter({"1": 2})
-    assert take_off(Counter({"2": 2}), "2", {"1": 0}, 0) == Counter({"1": 1})
+def test_cores_are_neither_offered_nor_taken_on_a_drained_node(story: Story) -> None:
+    story.engine.placing.serving.avoid.add("n1")
+    assert set(story.by_hand._room("fold")) == {"n0"}
+    before = story.engine.runs["fold"].shards.goal.copy()
+    with pytest.raises(PlanError, match=r"'fold' cannot have cores on node n1, which is drained; .*undrain"):
+        story.by_hand.rescale("fold", 1, {"n1": 1})
+    assert (story.engine.runs["fold"].shards.goal == before).all()
+
+
+def test_moved_shards_are_named_and_counted_once_each_and_not_all_in_a_sentence(story: Story) -> None:
+    with pytest.raises(PlanError, match="name at least one shard"):
+        story.by_hand.move("fold", [], 0)
+    assert story.by_hand.move("fold", [0], 1) == "1 shard of 'fold' go to task 1"
+    assert story.by_hand.move("fold", [0, 1, 1, 0], 0) == "2 shards of 'fold' go to task 0"
+    story.driver.run_until(0.5)
+    assert "pass to 'fold#2' with 1 core" in story.by_hand.split("fold")
+    until(story.driver, story.shell, lambda: bool(story.engine.redealing.made))
+    with pytest.raises(
+        PlanError, match="shards 0, 1, 2, 3, 4, 5, 6, 7 and 8 more are not all in one executor"
+    ):
+        story.by_hand.move("fold", [*range(8)] * 2, 0)

@@ -74,6 +74,17 @@ def test_a_node_that_comes_is_named_with_the_time_it_took() -> None:
     assert str(change) == "asked Spark for 2 nodes: node 1 came in 9.0 s"
 
 
+def test_a_request_that_is_withdrawn_asks_for_no_fewer_nodes_than_before_it() -> None:
+    manager = FakeManager(free=0, ids=["0", "1", "2"])
+    asking = negotiating(manager)
+    asking.settle()
+    manager.ids.remove("1")  # a machine is lost, and Spark is to replace it
+    change = asking.acquire(4, timeout_s=20.0)
+    assert not change.done and asking.target == 3 and manager.total == 3
+    asking.acquire(3, timeout_s=1.0)
+    assert min(total for what, total in manager.calls if what == "total") == 3  # type: ignore[type-var]
+
+
 def test_a_node_that_does_not_come_in_time_is_asked_for_no_longer() -> None:
     manager = FakeManager(free=1)
     change = negotiating(manager).acquire(4, timeout_s=20.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from penstock.control.plan.plan import ExecutorPlan, Plan
 
@@ -17,6 +17,8 @@ class Ticket:
     """Stands for one plan that is being carried out."""
 
     number: int
+    nodes: Ticket | None = None
+    """Stands for the nodes of the plan, where they come and go on their own; None where this one stands for all."""
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,11 @@ class Actuator(Protocol):
 
     def status(self, ticket: Ticket) -> Outcome | None:
         """Return what came of a plan; None while it is being carried out."""
+
+
+@runtime_checkable
+class CountsMoves(Protocol):
+    """An actuator that knows how many shards are on the move; without it, whole plans under way are counted."""
+
+    def moves_in_flight(self) -> int:
+        """Return how many shards are on their way to another task now."""

@@ -44,11 +44,15 @@ class Decision:
     """Turns in a row with the same decision, this one the first."""
     until_s: float | None = None
     """When the last of them was."""
+    nodes: Outcome | None = None
+    """What came of the nodes that the plan asked for beside its cores; None while they come or go, and without any."""
 
     def __str__(self) -> str:
         parts = [part for part in (self.symptom, self._what()) if part]
         if self.outcome is not None and not self.outcome.ok:
             parts.append(f"failed: {self.outcome.reason}")
+        if self.nodes is not None and not self.nodes.ok:
+            parts.append(f"its nodes failed: {self.nodes.reason}")
         if self.count > 1 and self.until_s is not None:
             parts.append(f"{self.count} times in {self.until_s - self.at_s:.0f} s")
         return "; ".join(parts)
@@ -63,7 +67,7 @@ class Entry:
 
     decision: Decision
     inputs: Inputs | None = None
-    """Those of the first turn; None in a line that only adds what came of it."""
+    """Those of the first turn; None for a change by hand, and in a line that only adds what came of it."""
     run: str = ""
     """Which run of the loop it is of; numbers begin at 1 in each."""
     turns: tuple[str, ...] = ()
@@ -128,9 +132,13 @@ class Journal:
         """Of the last entry."""
         self._errors: dict[str, tuple[int, float, float]] = {}
 
-    def add(self, decision: Decision, inputs: Inputs) -> Decision:
-        """Take a decision, number it, and return it as it stands in the journal: folded into the last one, maybe."""
-        if self._failures:
+    def add(self, decision: Decision, inputs: Inputs | None) -> Decision:
+        """Take a decision, number it, and return it as it stands in the journal: folded into the last one, maybe.
+
+        Args:
+            inputs: None for what was not decided by a policy: nothing can be decided again.
+        """
+        if self._failures and inputs is not None:
             inputs, self._failures = replace(inputs, failures=tuple(self._failures)), []
         last = self._entries[-1].decision if self._entries else None
         kind = _kind(decision)
@@ -140,7 +148,8 @@ class Journal:
                 last, count=last.count + 1, until_s=decision.at_s, predicted_s=decision.predicted_s
             )
             self._replace(-1, longer, write=False)
-            self._keep_turn(Turn(inputs, decision.refused))
+            if inputs is not None:
+                self._keep_turn(Turn(inputs, decision.refused))
             return longer
         self.close_run()
         self._kind = kind
@@ -158,6 +167,14 @@ class Journal:
         at = self._find(number)
         if at is not None:
             self._replace(at, _changed(self._entries[at].decision, outcome=outcome))
+
+    def note_nodes(self, number: int, outcome: Outcome) -> None:
+        """Add what came of the nodes that a plan asked for beside its cores."""
+        if not outcome.ok:
+            self._failures.append(outcome.reason)
+        at = self._find(number)
+        if at is not None:
+            self._replace(at, _changed(self._entries[at].decision, nodes=outcome))
 
     def note_observed(self, number: int, observed_s: float) -> None:
         """Add the latency measured afterwards, and count the error of what was predicted."""
@@ -279,10 +296,11 @@ def _changed(decision: Decision, **changes: object) -> Decision:
     return found
 
 
-_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+_NUMBER = re.compile(r"(?<![\w#.-])-?\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?(?![\w#])")
+"""One that stands for itself: those of `stats1`, `match#2`, `p99` and `node-3` are part of a name."""
 
 
 def _kind(decision: Decision) -> tuple[str, ...]:
-    """What makes two decisions the same: their words without the numbers in them."""
+    """What makes two decisions the same: their words without the numbers between them."""
     words = (decision.symptom, decision.action, decision.refused or "")
     return (decision.policy, *(_NUMBER.sub("#", one) for one in words))

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from penstock.control.apply.actuator import Actuator, Ticket
+from penstock.control.apply.actuator import Actuator, Outcome, Ticket
 from penstock.control.apply.journal import Journal
+from penstock.control.apply.refusals import Refusals
 from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.measure.observed import derive_observed_s
 from penstock.control.plan.guards import Action, Guards, Pressure, judge, plan_back
@@ -40,10 +41,14 @@ class Past:
         self._actuator, self._journal = actuator, journal
         self._actions: list[Action] = []
         self._tickets: dict[int, Ticket] = {}
+        self._node_tickets: dict[int, Ticket] = {}
         self._unsettled: set[int] = set()
         self._unjudged: set[int] = set()
         self._observed: deque[tuple[float, float]] = deque(maxlen=1000)
         self._unobserved: int | None = None
+        self.manual_s: float | None = None
+        """When something was last changed by hand."""
+        self.refusals = Refusals()
 
     @property
     def recent(self) -> tuple[Action, ...]:
@@ -53,6 +58,8 @@ class Past:
     def begin(self, number: int, now: Estimate, plan: Plan, ticket: Ticket, details: Beginning) -> None:
         """Note that a plan was handed to the actuator."""
         self._tickets[number] = ticket
+        if ticket.nodes is not None:
+            self._node_tickets[number] = ticket.nodes
         self._actions.append(
             Action(
                 number,
@@ -66,6 +73,10 @@ class Past:
                 pressure=pressure_of(now),
             )
         )
+
+    def note_manual(self, at_s: float) -> None:
+        """Note that a person changed something: no decision before it is rolled back over it."""
+        self.manual_s = at_s
 
     def expect(self, number: int) -> None:
         """Note that a decision without a plan predicted the latency of the next turn."""
@@ -81,23 +92,36 @@ class Past:
         self._unobserved = None
         failures = []
         for number, ticket in list(self._tickets.items()):
-            outcome = self._actuator.status(ticket)
+            outcome = self._ask(ticket)
             if outcome is not None:
                 del self._tickets[number]
                 self._journal.note_outcome(number, outcome)
                 self._end(number, now.at_s)
+                self._note_ended(number, now.at_s, outcome)
                 if outcome.ok:
                     self._unsettled.add(number)
                     self._unjudged.add(number)
                 else:
                     failures.append(outcome.reason)
+        failures += self._follow_up_nodes()
         self._forget(now.at_s)
+        return failures
+
+    def _follow_up_nodes(self) -> list[str]:
+        """Take in what came of nodes that plans asked for beside their cores."""
+        failures = []
+        for number, ticket in list(self._node_tickets.items()):
+            outcome = self._actuator.status(ticket)
+            if outcome is not None:
+                del self._node_tickets[number]
+                self._journal.note_nodes(number, outcome)
+                failures += [] if outcome.ok else [outcome.reason]
         return failures
 
     def find_regret(self, now: Estimate, sla: SLA, guards: Guards) -> tuple[Action, str, Plan] | None:
         """Return the last action, the reason and the plan before it, if latency got worse after it.
 
-        An action is watched from when it has settled, for a time; it is named at most once.
+        An action is watched from when it has settled, for a time; it is named until it is `settled`.
         """
         if now.invalid is not None:
             return None
@@ -113,12 +137,33 @@ class Past:
                 self._unsettled.discard(action.number)
                 self._journal.note_observed(action.number, observed_s)
             reason = judge(action, observed_s, rate_per_s, sla.latency, guards, pressure)
-            if reason is not None or age_s >= guards.blame_s:
+            by_hand = self.manual_s is not None and action.at_s <= self.manual_s
+            last = action is self._actions[-1] and not by_hand
+            if age_s >= guards.blame_s or by_hand or (reason is not None and not last):
                 self._unjudged.discard(action.number)
-            if reason is not None and action is self._actions[-1]:
+            if reason is not None and last:
                 plan = plan_back(action, self._actuator.current(), now.nodes)
-                return (action, reason, plan) if plan is not None else None
+                if plan is not None:
+                    return action, reason, plan
+                self._unjudged.discard(action.number)
         return None
+
+    def settle(self, number: int) -> None:
+        """Note that the roll-back of an action was tried: it is not named again."""
+        self._unjudged.discard(number)
+
+    def _ask(self, ticket: Ticket) -> Outcome | None:
+        try:
+            return self._actuator.status(ticket)
+        except Exception as error:
+            return Outcome(False, describe_error(error))
+
+    def _note_ended(self, number: int, at_s: float, outcome: Outcome) -> None:
+        for action in self._actions:
+            if action.number == number and outcome.ok:
+                self.refusals.forgive(action.plan)
+            elif action.number == number:
+                self.refusals.note(at_s, action.plan, outcome.reason, begun=True)
 
     def _typical_s(self, since_s: float) -> float | None:
         recent = []
@@ -140,6 +185,12 @@ class Past:
         kept = {one.number for one in self._actions}
         self._unsettled &= kept
         self._unjudged &= kept
+
+
+def describe_error(error: Exception) -> str:
+    """Return an exception as a reason: its kind and what it says."""
+    said = str(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def rate_of(now: Estimate) -> float:

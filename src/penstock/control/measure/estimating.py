@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.control.measure.checking import Sequel, compare, find_fault
 from penstock.control.measure.estimate import Estimate, NodeEstimate
@@ -78,6 +78,12 @@ class Measurer:
         )
         self._last, self._late_s = sample, None
         return self._estimate
+
+    def rest(self, sample: Sample) -> Estimate:
+        """Begin to count anew at a sample in which nothing is done on purpose; return what was known, as invalid."""
+        if self._find_time_fault(sample) is None:
+            self._restart_all(sample)
+        return replace(self._keep(sample, "the query is paused"), at_s=sample.at_s)
 
     def _find_time_fault(self, sample: Sample) -> str | None:
         if not math.isfinite(sample.at_s):

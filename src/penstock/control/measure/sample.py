@@ -104,3 +104,5 @@ class Sample:
     """Mean end-to-end latency of input rows since the sample before."""
     latency_p99_s: float | None = None
     latency_quantiles_s: Mapping[float, float] = field(default_factory=dict)
+    paused: bool = False
+    """Whether a person has paused the data plane: nothing is done, and that says nothing about rates."""

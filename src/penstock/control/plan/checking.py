@@ -1,6 +1,7 @@
-"""The last look at a plan before it is carried out: every way it could be impossible, each refused in a sentence.
+"""The last look of the loop at a plan before it is carried out: every way it could be impossible, each refused in a
+sentence.
 
-Policies build plans that pass; a plan given by hand or by a faulty policy is stopped here, and the one before it goes on.
+Policies build plans that pass; one of a faulty policy is stopped here, and the plan before it goes on.
 """
 
 from __future__ import annotations
@@ -70,12 +71,13 @@ def _check_nodes(plan: Plan, now: Estimate, limits: Limits) -> None:
 
 
 def _check_tasks(name: str, wanted: ExecutorPlan, plan: Plan, now: Estimate) -> None:
+    held = {task.index: task.node for task in now.executors[name].tasks}
     if wanted.k < 1:
         raise PlanError(f"plan: executor {name!r} would have {wanted.k} tasks: give it at least 1.")
     for index, node in wanted.tasks.items():
         if index < 0:
             raise PlanError(f"plan: task {index} of executor {name!r}: an index is 0 or more.")
-        if node not in now.nodes:
+        if node not in now.nodes and held.get(index) != node:
             raise PlanError(
                 f"plan: task {index} of executor {name!r} is on node {node!r}, which does not exist; "
                 f"there is {_listed(now.nodes)}."
@@ -114,8 +116,13 @@ def _check_shards(name: str, wanted: ExecutorPlan, now: ExecutorEstimate) -> Non
 
 
 def _check_cores(plan: Plan, now: Estimate, limits: Limits) -> None:
-    """Count the cores of every executor, those that the plan does not name included."""
+    """Count the cores of every executor, those that the plan does not name included.
+
+    Where more are held than may be, by a limit that was lowered or a node that is gone, a plan that holds no more than
+    that passes: it may be a step on the way.
+    """
     used: Counter[str] = Counter()
+    held = Counter(task.node for executor in now.executors.values() for task in executor.tasks)
     for name, executor in now.executors.items():
         wanted = plan.executors.get(name)
         if wanted is not None:
@@ -129,13 +136,13 @@ def _check_cores(plan: Plan, now: Estimate, limits: Limits) -> None:
                 )
             used[task.node] += 1
     for node, cores in used.items():
-        if node in now.nodes and cores > now.nodes[node].cores:
+        if node in now.nodes and cores > max(now.nodes[node].cores, held[node]):
             raise PlanError(
                 f"plan: node {node!r} would give {cores} cores and has {now.nodes[node].cores}: "
                 f"take {cores - now.nodes[node].cores} away or put them on another node."
             )
     total = sum(used.values())
-    if total > limits.max_cores:
+    if total > max(limits.max_cores, held.total()):
         raise PlanError(
             f"plan: executors would hold {total} cores and may hold {limits.max_cores}: "
             f"take {total - limits.max_cores} away or raise the limit."

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.control.plan.plan import ExecutorPlan, Plan, derive_moves
+from penstock.words import counted
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,12 @@ class Facts:
     """Row-seconds of delay that carrying it out causes, for each row a second."""
     recent: tuple[Action, ...] = ()
     """Actions of the last minutes, oldest first."""
+    flying: int | None = None
+    """Shards on the move as whoever moves them counts them; None: all those of actions under way."""
+    manual_s: float | None = None
+    """When something was last changed by hand."""
+    refused: int = 0
+    """Plans of the last minute that were tried and could not be carried out."""
 
     @property
     def breaks_bound(self) -> bool:
@@ -127,25 +134,32 @@ Guard = Callable[[Facts], str | None]
 
 def guard_moves_in_flight(facts: Facts) -> str | None:
     """Refuse moves beyond the cap while others go on."""
-    flying = sum(action.moves for action in facts.recent if action.ended_s is None)
+    flying = facts.flying
+    if flying is None:
+        flying = sum(action.moves for action in facts.recent if action.ended_s is None)
     moves, cap = count_moves(facts.current, facts.plan), facts.guards.max_moves_in_flight
     if flying and moves and flying + moves > cap:
-        return f"{flying} shards are on the move and {moves} more would pass the cap of {cap}"
+        now = f"{counted(flying, 'shard')} {'is' if flying == 1 else 'are'} on the move"
+        return f"{now} and {moves} more would pass the cap of {cap}"
     return None
 
 
 def guard_actions_per_minute(facts: Facts) -> str | None:
     """Refuse more actions within a minute than the cap, urgent ones too: a storm of them never helps."""
-    done, cap = (
-        sum(facts.at_s - action.at_s < 60 for action in facts.recent),
-        facts.guards.max_actions_per_minute,
-    )
-    return f"{done} actions in the last minute, the cap is {cap}" if done >= cap else None
+    done = sum(facts.at_s - action.at_s < 60 for action in facts.recent) + facts.refused
+    cap = facts.guards.max_actions_per_minute
+    return f"{counted(done, 'action')} in the last minute, the cap is {cap}" if done >= cap else None
 
 
 def guard_cool_down(facts: Facts) -> str | None:
-    """Refuse an action too soon after the last one, unless it is urgent."""
-    if facts.urgent or not facts.recent:
+    """Refuse an action too soon after the last one, or after a change by hand, unless it is urgent."""
+    if facts.urgent:
+        return None
+    if facts.manual_s is not None:
+        left_s = facts.manual_s + facts.guards.cool_down_s - facts.at_s
+        if left_s > 1e-9:
+            return f"cooling down after a change by hand, {left_s:.1f} s left"
+    if not facts.recent:
         return None
     last = facts.recent[-1]
     left_s = (last.at_s if last.ended_s is None else last.ended_s) + facts.guards.cool_down_s - facts.at_s
@@ -186,8 +200,11 @@ def guard_gain(facts: Facts) -> str | None:
     comes within the time of payback T: g T; what it costs is the delay of rows while their shards are held up. Cores
     given back bring core-seconds for that time, and a core-second counts as much as a row-second for each row a second.
     Predictions are compared with predictions, as no model is free of bias. Where the bound is broken, more cores are
-    worth any cost, and so is any gain.
+    worth any cost, and so is any gain. A plan that leaves every executor as it is (nodes come or go, a bound is split
+    otherwise, executors are split or merged with their tasks) changes no latency at once and is not judged by it.
     """
+    if not facts.plan.executors:
+        return None
     if not math.isfinite(facts.guards.payback_s) or (facts.breaks_bound and facts.freed_cores < 0):
         return None
     if facts.freed_cores > 0:

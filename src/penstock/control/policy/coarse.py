@@ -15,6 +15,9 @@ from penstock.control.plan.plan import Pass, Plan
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.wording import count
 
+_Due = tuple[str, str]
+"""A step that could be taken: giver and taker, as in `Pass`."""
+
 
 @dataclass
 class CoarseStep:
@@ -27,9 +30,18 @@ class CoarseStep:
 
     every_s: float = 180.0
     idle_ratio: float = 0.5
-    _since_s: dict[str, float] = field(default_factory=dict)
-    """Reason -> since when it has held at every turn."""
+    _since_s: dict[_Due, float] = field(default_factory=dict)
+    """Step -> since when it has been due at every turn, whatever the numbers."""
     _acted_s: float = -np.inf
+    _undone: tuple[_Due, float, float] | None = None
+    """The step proposed last, since when it was due, and when the one before was proposed."""
+
+    def note_failure(self) -> None:
+        """The step that was proposed last did not happen: it is still due."""
+        if self._undone is not None:
+            due, since_s, self._acted_s = self._undone
+            self._since_s[due] = since_s
+            self._undone = None
 
     def propose(self, now: Estimate, limits: Limits, calm: bool = True) -> Proposal | None:
         """Look, and return a split or a merge that has been due for long; None where there is none, where something more
@@ -37,28 +49,29 @@ class CoarseStep:
         if not limits.redeals or now.treating or now.invalid is not None:
             return None
         due = {**_find_splits(now), **_find_merges(now, self.idle_ratio)}
-        self._since_s = {reason: self._since_s.get(reason, now.at_s) for reason in due}
-        ripe = [reason for reason, at_s in self._since_s.items() if now.at_s - at_s >= self.every_s]
+        self._since_s = {step: self._since_s.get(step, now.at_s) for step in due}
+        self._undone = None
+        ripe = [step for step, at_s in self._since_s.items() if now.at_s - at_s >= self.every_s]
         if not calm or not ripe or now.at_s - self._acted_s < self.every_s:
             return None
+        self._undone = (ripe[0], self._since_s.pop(ripe[0]), self._acted_s)
         self._acted_s = now.at_s
-        found = due[ripe[0]]
+        found, reason = due[ripe[0]]
         giver = now.executors[found.giver]
         told = f"{count(len(found.shards), 'shard')} to {found.taker or 'a new executor'}"
         action = f"{'merged' if found.taker else 'split'} {found.giver}: {told}"
-        del self._since_s[ripe[0]]
         return Proposal(
             Plan(passes=(found,)),
-            f"{ripe[0]} for {self.every_s:g} s",
+            f"{reason} for {self.every_s:g} s",
             action,
             (Option(action, giver.measured_s or 0.0),),
             details={"step": "coarse"},
         )
 
 
-def _find_splits(now: Estimate) -> dict[str, Pass]:
+def _find_splits(now: Estimate) -> dict[_Due, tuple[Pass, str]]:
     """Executors that hold more cores than their home node has: the node with most of their state, then of their tasks."""
-    found = {}
+    found: dict[_Due, tuple[Pass, str]] = {}
     for name, executor in sorted(now.executors.items()):
         home = _home(executor)
         if home not in now.nodes or executor.k <= now.nodes[home].cores:
@@ -68,7 +81,7 @@ def _find_splits(now: Estimate) -> dict[str, Pass]:
             reason = (
                 f"{name} holds {count(executor.k, 'core')}, its home node {home} has {now.nodes[home].cores}"
             )
-            found[reason] = Pass(name, "", given)
+            found[name, ""] = (Pass(name, "", given), reason)
     return found
 
 
@@ -90,9 +103,9 @@ def _half(executor: ExecutorEstimate) -> tuple[int, ...]:
     return tuple(np.flatnonzero(np.isin(executor.task_of, given)).tolist())
 
 
-def _find_merges(now: Estimate, idle_ratio: float) -> dict[str, Pass]:
+def _find_merges(now: Estimate, idle_ratio: float) -> dict[_Due, tuple[Pass, str]]:
     """Of each operator the two idlest executors, where together they need little of one node."""
-    found = {}
+    found: dict[_Due, tuple[Pass, str]] = {}
     by_operator: dict[str, list[ExecutorEstimate]] = {}
     for executor in now.executors.values():
         by_operator.setdefault(executor.operator, []).append(executor)
@@ -108,5 +121,5 @@ def _find_merges(now: Estimate, idle_ratio: float) -> dict[str, Pass]:
         shards = tuple(np.flatnonzero(giver.task_of >= 0).tolist())
         if shards:
             reason = f"{taker.name} and {giver.name} together need less than {idle_ratio:.0%} of a node"
-            found[reason] = Pass(giver.name, taker.name, shards)
+            found[giver.name, taker.name] = (Pass(giver.name, taker.name, shards), reason)
     return found

@@ -17,7 +17,7 @@ from penstock.control.plan.shards import Balance, derive_imbalance, derive_shard
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.protocol import Limits, Option
 from penstock.control.policy.sizing import Stations
-from penstock.control.policy.wording import count, in_ms
+from penstock.control.policy.wording import count, describe_moves, in_ms, name_tasks
 from penstock.control.sla import OPERATOR, SLA
 
 HOT_CORES = 0.95
@@ -132,11 +132,11 @@ def _speed(executor: ExecutorEstimate, service_per_s: float) -> float:
 
 
 def describe_change(now: Estimate, placements: Mapping[str, Placement], add_nodes: int) -> str:
-    """Return what a change of cores does: `match: 2 -> 4 cores, moved 31 shards; asked for 1 node`."""
+    """Return what a change of cores does: `match: 2 -> 4 cores, moved 31 shards to tasks 2, 3; asked for 1 node`."""
     parts = []
     for name, placement in placements.items():
         before, after = now.executors[name].k, placement.plan.k
-        moved = f"moved {count(len(placement.balance.moves), 'shard')}"
+        moved = describe_moves(now.executors[name].task_of, placement.plan.task_of)
         if placement.added or placement.dropped:
             cores = count(after, "core")
             parts.append(
@@ -154,8 +154,7 @@ def describe_balance(found: Mapping[str, Balance]) -> str:
     parts = []
     for name, balance in found.items():
         tasks = sorted({move.destination for move in balance.moves})
-        where = f"task {tasks[0]}" if len(tasks) == 1 else f"{len(tasks)} tasks"
-        parts.append(f"moved {count(len(balance.moves), 'shard')} of {name} to {where}")
+        parts.append(f"moved {count(len(balance.moves), 'shard')} of {name} to {name_tasks(tasks)}")
     return "; ".join(parts)
 
 

@@ -56,7 +56,7 @@ class ElasticutorPolicy:
             has no task near its limit; noise does not last that long.
         give_back_s: time for which cores must have been too many before they are given back; None: never.
         give_back_ratio: share of the target that is predicted to hold with the cores that are left.
-        coarse: splits and merges, where nothing more pressing is to be done.
+        coarse: splits and merges, where nothing more pressing is to be done; None: never.
 
     Raises:
         DeclarationError: an unknown model, a θ of 1 or less, a ratio outside 0 to 1.
@@ -73,7 +73,7 @@ class ElasticutorPolicy:
     give_back_ratio: float = 0.5
     max_moves: int | None = None
     idle_node_s: float = 60.0
-    coarse: CoarseStep = field(default_factory=CoarseStep)
+    coarse: CoarseStep | None = field(default_factory=CoarseStep)
     name: str = "elasticutor"
     _negotiator: Negotiator = field(init=False)
     _changed_at_s: float = -math.inf
@@ -108,6 +108,8 @@ class ElasticutorPolicy:
         self._needs.clear()
         self._watch.forget()
         self._negotiator.forget()
+        if self.coarse is not None:
+            self.coarse.note_failure()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         return price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
@@ -132,7 +134,8 @@ class ElasticutorPolicy:
             self._needs.clear()
             return self._relieve(turn)
         calm = self._give_back(turn) or self._balance(turn)
-        return self.coarse.propose(now, limits, calm.plan is None) or calm
+        step = self.coarse.propose(now, limits, calm.plan is None) if self.coarse is not None else None
+        return step or calm
 
     # -- the target is missed -----------------------------------------------------------------------------------------
 
@@ -307,14 +310,15 @@ def _worst_of(found: Mapping[str, Balance]) -> str:
 
 
 def make_naive_ec(**options: object) -> ElasticutorPolicy:
-    """Return elasticutor without the two optimisations of the assignment (Elasticutor 5.4)."""
-    return ElasticutorPolicy(**{"name": "naive-ec", "naive": True, **options})  # type: ignore[arg-type]
+    """Return elasticutor without the two optimisations of the assignment (Elasticutor 5.4); it never splits or merges."""
+    return ElasticutorPolicy(**{"name": "naive-ec", "naive": True, "coarse": None, **options})  # type: ignore[arg-type]
 
 
 def make_resource_centric(**options: object) -> ElasticutorPolicy:
     """Return the resource-centric baseline: same model and balancer, nodes in turn, all rows stopped for every plan.
 
     In such a system an executor is one core (Elasticutor 2); our tasks are its executors, so cores are dealt one by one
-    all the same, and nothing is gained by keeping an operator's cores together.
+    all the same, and nothing is gained by keeping an operator's cores together, nor by splitting and merging.
     """
-    return ElasticutorPolicy(**{"name": "resource-centric", "naive": True, "pauses": True, **options})  # type: ignore[arg-type]
+    own = {"name": "resource-centric", "naive": True, "pauses": True, "coarse": None}
+    return ElasticutorPolicy(**{**own, **options})  # type: ignore[arg-type]

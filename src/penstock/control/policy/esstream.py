@@ -34,6 +34,7 @@ from penstock.control.policy.options import NOT_NEGATIVE, check_options
 from penstock.control.policy.ordering import derive_operators, derive_stations
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
+from penstock.control.policy.shrinking import propose_within
 from penstock.control.policy.wording import count, no_change, propose_unmeasured, propose_waiting
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
@@ -90,7 +91,8 @@ class EsStreamPolicy:
         self._negotiator.forget()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
-        return price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
+        within = propose_within(now, limits)
+        return within or price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
 
     def _propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)

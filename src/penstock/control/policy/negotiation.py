@@ -55,7 +55,12 @@ class FreeCores:
     def give_back(self, node: str) -> None:
         """Count one core of a node as free again."""
         self.left += 1
-        self.by_node[node] = self.by_node.get(node, 0) + 1
+        if node in self.by_node:  # not where the node is gone
+            self.by_node[node] += 1
+
+    def has(self, node: str) -> bool:
+        """Return whether a node is there and gives no more cores than it has."""
+        return self.by_node.get(node, -1) >= 0
 
     @property
     def usable(self) -> int:

@@ -25,6 +25,7 @@ from penstock.control.policy.predicting import Whole
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sharing import BoundSplit
+from penstock.control.policy.shrinking import propose_within
 from penstock.control.policy.treating import (
     ADD,
     MOVE,
@@ -38,7 +39,7 @@ from penstock.control.policy.treating import (
     find_wider,
     study,
 )
-from penstock.control.policy.wording import count, in_ms, no_change, propose_waiting
+from penstock.control.policy.wording import count, describe_moves, in_ms, no_change, propose_waiting
 from penstock.control.sla import SLA
 
 PATIENCE = 0.1
@@ -113,9 +114,15 @@ class PenstockPolicy:
             self._acted_s.pop()
         self._negotiator.forget()
         self._patient_s.clear()
+        self.coarse.note_failure()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
-        return price(self._decide(now, sla, limits), now, sla, limits)
+        within = propose_within(now, limits)
+        if within is None:
+            return price(self._decide(now, sla, limits), now, sla, limits)
+        self._look_ahead(now)
+        self._acted_s.append((now.at_s, True))
+        return within
 
     def _decide(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         forecasts = self._look_ahead(now) if now.invalid is None else {}
@@ -299,7 +306,7 @@ def _describe(one: Study) -> str:
 def _tell(found: _Finding) -> str:
     done, before = found.treatment, len(found.study.tasks.indexes)
     assert done is not None
-    moved = f"moved {count(done.moved, 'shard')}"
+    moved = describe_moves(found.study.executor.task_of, done.plan.task_of)
     if done.kind == MOVE:
         return f"{found.study.name}: {moved}"
     return f"{found.study.name}: from {before} to {count(done.plan.k, 'task')}, {moved}"
@@ -311,8 +318,8 @@ def _explain(one: Study, free: FreeCores) -> str:
     hottest, total = int(load.argmax()), max(float(load.sum()), 1e-12)
     if load[hottest] > one.demand.fill * float(one.tasks.speed.max()):
         return (
-            f"nothing can help: shard {hottest} is {load[hottest] / total:.0%} of the load,"
-            " and a shard has one task"
+            f"nothing can help: one shard, which no move can divide, is {load[hottest] / total:.0%} of the load:"
+            f" shard {hottest} of {one.name}"
         )
     tasks, speed = len(one.tasks.indexes) + free.usable, float(one.tasks.speed.mean())
     needed = total / max(one.demand.fill * speed, 1e-9)

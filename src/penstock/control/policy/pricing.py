@@ -83,6 +83,8 @@ def price(proposal: Proposal, now: Estimate, sla: SLA, limits: Limits, *, is_mea
         is_mean: its latencies are means, whatever the SLA bounds: they are told as what it does bound.
     """
     factor = tail_factor(sla) if is_mean else 1.0
+    if proposal.plan is None and factor == 1.0:
+        return proposal
     cost_s = 0.0 if proposal.plan is None else derive_cost_s(now, proposal.plan, sla, limits)
     options = tuple(
         replace(

@@ -25,15 +25,17 @@ def plan_cores(
 ) -> dict[str, Placement]:
     """Return the placement of every executor whose number of cores changes.
 
-    Cores are given up first, so that others can have them. Where nodes or limits have fewer cores than asked for,
-    executors get what is left in the order of `cores`.
+    Cores are given up first, so that others can have them, and those of nodes that give more than they have before all.
+    Where nodes or limits have fewer cores than asked for, executors get what is left in the order of `cores`.
     """
     free = derive_free_cores(now, limits)
     by_node = {name: Counter(task.node for task in now.executors[name].tasks) for name in cores}
     crowd = Counter(task.node for executor in now.executors.values() for task in executor.tasks)
     for name, wanted in cores.items():
         for _ in range(by_node[name].total() - max(wanted, 1)):
-            node = min(by_node[name], key=lambda one: (free.speed.get(one, 1.0), crowd[one], one))
+            node = min(
+                by_node[name], key=lambda one: (free.has(one), free.speed.get(one, 1.0), crowd[one], one)
+            )
             by_node[name] = +(by_node[name] - Counter([node]))
             crowd[node] -= 1
             free.give_back(node)

@@ -1,4 +1,4 @@
-"""static: a fixed number of tasks for every executor, shards dealt evenly once; the spectrum that others are held against.
+"""static: tasks and shards as they were declared, or a fixed number of tasks; the spectrum that others are held against.
 
 It measures nothing and knows no load: shards are counted, not weighed, as hashing would deal them (StreamSwitch 6,
 Elasticutor 5).
@@ -7,7 +7,7 @@ Elasticutor 5).
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,15 +22,19 @@ from penstock.control.sla import SLA
 
 @dataclass
 class StaticPolicy:
-    """Gives every executor so many tasks and then leaves it alone.
+    """Leaves every executor as it was declared; or gives each so many tasks, once, and then leaves it alone.
+
+    Shards whose task is gone are dealt again, since nobody would work on them.
 
     Args:
-        tasks: tasks of each executor; None: an even share of all cores.
+        tasks: tasks of each executor; None: as many as were declared.
     """
 
     tasks: int | None = None
     name: str = "static"
     _done: bool = False
+    _declared: dict[str, int] = field(default_factory=dict)
+    """Executor -> its tasks when it was first seen."""
 
     def __post_init__(self) -> None:
         check_options(self, tasks=COUNT)
@@ -42,23 +46,29 @@ class StaticPolicy:
         waiting = propose_waiting(now)
         if waiting is not None:
             return waiting
-        lost = [name for name, executor in sorted(now.executors.items()) if not _is_whole(executor)]
-        if self._done and not lost:
+        self._declared = {
+            name: self._declared.get(name, one.k) for name, one in sorted(now.executors.items())
+        }
+        lost = [name for name in self._declared if not _is_whole(now.executors[name])]
+        first = self.tasks is not None and not self._done
+        if not first and not lost:
             return no_change("static: nothing is looked at", "tasks and shards are fixed")
         self._done = True
-        free = derive_free_cores(now, limits)
-        share = max(limits.max_cores // max(len(now.executors), 1), 1)
-        wanted = self.tasks if self.tasks is not None else share
+        return self._deal(now, derive_free_cores(now, limits), list(self._declared) if first else lost)
+
+    def _deal(self, now: Estimate, free: FreeCores, names: list[str]) -> Proposal:
         plans = {}
-        for name, executor in sorted(now.executors.items()):
-            plan = deal_evenly(executor, wanted, free)
+        for name in names:
+            executor = now.executors[name]
+            plan = deal_evenly(executor, self.tasks or max(self._declared[name], 1), free)
             if not _is_same(executor, plan):
                 plans[name] = plan
         if not plans:
-            return no_change("static: first look", f"every executor has its {count(wanted, 'task')}")
+            return no_change("static: first look", f"every executor has its {count(self.tasks or 0, 'task')}")
         got = ", ".join(f"{name} {count(plan.k, 'task')}" for name, plan in plans.items())
-        symptom = f"static: {count(wanted, 'task')} for each executor"
-        return Proposal(Plan(plans), symptom, f"dealt shards evenly: {got}")
+        return Proposal(
+            Plan(plans), f"static: fixed tasks for {', '.join(plans)}", f"dealt shards evenly: {got}"
+        )
 
 
 def deal_evenly(executor: ExecutorEstimate, tasks: int, free: FreeCores) -> ExecutorPlan:

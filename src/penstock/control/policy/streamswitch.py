@@ -39,6 +39,7 @@ from penstock.control.policy.predicting import Whole
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sharing import BoundSplit
+from penstock.control.policy.shrinking import propose_within
 from penstock.control.policy.switching import (
     BALANCE,
     SCALE_IN,
@@ -94,7 +95,7 @@ class StreamSwitchPolicy:
         self._failure = reason
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
-        return price(self._decide(now, sla, limits), now, sla, limits)
+        return propose_within(now, limits) or price(self._decide(now, sla, limits), now, sla, limits)
 
     def _decide(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         waiting = propose_waiting(now)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.policy.mapping import is_known
 from penstock.control.policy.protocol import Option, Proposal
+
+_NAMED = 8
+"""Tasks that are named one by one in a sentence; more are counted."""
 
 
 def in_ms(seconds: float) -> str:
@@ -20,6 +27,28 @@ def in_ms(seconds: float) -> str:
 def count(number: int, word: str) -> str:
     """Return `1 shard`, `5 shards`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def describe_moves(before: npt.NDArray[np.int32], after: npt.NDArray[np.int32]) -> str:
+    """Return which shards change their task: `moved 5 shards from task 3 to task 1`, `moved 7 shards to tasks 1, 2`.
+
+    Args:
+        before, after: shard -> index of its task.
+    """
+    changed = np.flatnonzero(before != after)
+    moved = f"moved {count(len(changed), 'shard')}"
+    if not len(changed):
+        return moved
+    sources, targets = (sorted({*one[changed].tolist()}) for one in (before, after))
+    start = f" from task {sources[0]}" if len(sources) == 1 else ""
+    return f"{moved}{start} to {name_tasks(targets)}"
+
+
+def name_tasks(indexes: Sequence[int]) -> str:
+    """Return `task 1`, `tasks 1, 2`, or how many where they are too many to name."""
+    if len(indexes) > _NAMED:
+        return f"{len(indexes)} tasks"
+    return f"{'task' if len(indexes) == 1 else 'tasks'} {', '.join(map(str, indexes))}"
 
 
 def no_change(

@@ -38,7 +38,10 @@ NO_GUARDS = Guards(
 
 
 def make_guards(policy: Policy) -> Guards:
-    """Return the guards that a policy runs with: those of the default, else none.
+    """Return the guards that a policy is compared with: those of the default, else none.
+
+    The policies of the papers are compared as their papers describe them, and those know no guards; on Spark all
+    policies have them.
 
     The default remembers by itself what it did, for `keep_s`, so that guards need not hold an action for longer.
     """

@@ -188,3 +188,35 @@ def test_fields_of_another_version_do_no_harm() -> None:
     assert decode_entry(newer).decision.symptom == ""
     older = line.replace(b'"count":1,', b"")
     assert older != line and decode_entry(older).decision.count == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("stats1 is busy", "stats2 is busy"),
+        ("split match#2: 5 shards", "split match#3: 5 shards"),
+        ("gave back node-1", "gave back node-2"),
+        ("p99 12 ms within 500 ms", "p95 12 ms within 500 ms"),
+    ],
+)
+def test_a_number_that_is_part_of_a_name_tells_decisions_apart(one: str, other: str) -> None:
+    journal = Journal()
+    for at, symptom in enumerate((one, other, one)):
+        journal.add(decision(at, symptom), EMPTY)
+    assert [found.symptom for found in journal.decisions()] == [one, other, one]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("p99 840 ms over 500 ms", "p99 1.2e+03 ms over 500 ms"),
+        ("holds 41% of load", "holds 7% of load"),
+        ("1,280 rows/s, skewness -0.02", "990 rows/s, skewness 1.5"),
+        ("split 3:4:5", "split 4:4:4"),
+    ],
+)
+def test_a_number_that_stands_for_itself_does_not(one: str, other: str) -> None:
+    journal = Journal()
+    for at, symptom in enumerate((one, other)):
+        journal.add(decision(at, symptom), EMPTY)
+    assert [found.count for found in journal.decisions()] == [2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,3 +97,22 @@ def test_more_cores_in_all_than_are_allowed_are_refused() -> None:
     plan = of_match({0: "a", 1: "a", 2: "b"}, [0, 1, 2, 2, -1, -1])
     with pytest.raises(PlanError, match="would hold 4 cores and may hold 3: take 1 away"):
         check_plan(plan, NOW, Limits(max_cores=3))
+
+
+def test_where_more_is_held_than_may_be_a_plan_that_holds_no_more_passes() -> None:
+    """A limit was lowered, and a node has lost cores: each step on the way down is one."""
+    low = Limits(max_cores=1)
+    small = replace(NOW, nodes={"a": NodeEstimate("a", 1), "b": NodeEstimate("b", 3)})
+    check_plan(of_match({0: "a"}, [0, 0, 0, 0, -1, -1]), NOW, low)
+    check_plan(of_match({0: "a", 1: "a"}, [1, 1, 0, 0, -1, -1]), small, LIMITS)
+    with pytest.raises(PlanError, match="would hold 4 cores and may hold 1"):
+        check_plan(of_match({0: "a", 1: "a", 2: "a"}, [0, 1, 2, 2, -1, -1]), NOW, low)
+    with pytest.raises(PlanError, match="'a' would give 3 cores and has 1"):
+        check_plan(of_match({0: "a", 1: "a", 2: "a"}, [0, 1, 2, 2, -1, -1]), small, LIMITS)
+
+
+def test_a_task_that_stays_on_a_node_that_is_not_known_passes() -> None:
+    gone = replace(NOW, nodes={"b": NodeEstimate("b", 3)})
+    check_plan(of_match({0: "a", 1: "a"}, [1, 1, 0, 0, -1, -1]), gone, LIMITS)
+    with pytest.raises(PlanError, match="node 'a', which does not exist"):
+        check_plan(of_match({0: "a", 1: "a", 2: "a"}, [0, 1, 2, 2, -1, -1]), gone, LIMITS)

@@ -15,6 +15,7 @@ from penstock.control.policy.coarse import CoarseStep
 from penstock.control.policy.elasticutor import ElasticutorPolicy
 from penstock.control.policy.penstock import PenstockPolicy
 from penstock.control.policy.protocol import Limits
+from penstock.control.policy.registry import make_policy
 from penstock.errors import PlanError
 
 LIMITS = Limits(64, max_nodes=8, cores_per_node=4, redeals=True)
@@ -62,6 +63,48 @@ def test_a_reason_that_goes_away_in_between_begins_anew() -> None:
     step.propose(estimate(100.0, executor("match", ["n0"] * 4, [*range(16)], 3.0)), LIMITS)
     assert step.propose(outgrown(190.0), LIMITS) is None
     assert step.propose(outgrown(370.0), LIMITS) is not None
+
+
+def test_another_number_of_cores_is_the_same_reason() -> None:
+    step = CoarseStep(every_s=180)
+    for at in range(0, 180, 10):
+        cores = ["n0"] * 4 + ["n1"] * (2 + at // 10 % 2)
+        assert step.propose(estimate(float(at), executor("match", cores, [*range(16)], 5.0)), LIMITS) is None
+    assert step.propose(outgrown(180.0), LIMITS) is not None
+
+
+def test_a_step_that_was_held_back_is_still_due() -> None:
+    step = CoarseStep(every_s=60)
+    step.propose(outgrown(0.0), LIMITS)
+    for at in (60.0, 61.0):
+        assert step.propose(outgrown(at), LIMITS) is not None
+        step.note_failure()
+    assert step.propose(outgrown(62.0), LIMITS) is not None
+    assert step.propose(outgrown(63.0), LIMITS) is None
+    step.note_failure()  # of something else
+    assert step.propose(outgrown(70.0), LIMITS) is None
+
+
+@pytest.mark.parametrize("policy", [ElasticutorPolicy, PenstockPolicy])
+def test_a_policy_passes_a_failure_on_to_its_step(policy: type) -> None:
+    step = CoarseStep(every_s=60)
+    step.propose(outgrown(0.0), LIMITS)
+    assert step.propose(outgrown(60.0), LIMITS) is not None
+    policy(coarse=step).note_failure("cooling down")
+    assert step.propose(outgrown(61.0), LIMITS) is not None
+
+
+@pytest.mark.parametrize("name", ["naive-ec", "resource-centric", "static"])
+def test_a_baseline_never_splits_nor_merges(name: str) -> None:
+    station = make_station(np.full(24, 20.0), 100.0, 6)
+    station.tasks.update({4: "n1", 5: "n1"})
+    nodes = {name: NodeEstimate(name, 4) for name in ("n0", "n1")}
+    limits = Limits(6, max_nodes=2, cores_per_node=4, redeals=True)
+    world = World({"match": station}, nodes, limits, turn_s=30.0)
+    policy = make_policy(name)
+    for _ in range(30):
+        found = world.turn(policy)
+        assert found.plan is None or not found.plan.passes
 
 
 def test_two_executors_that_need_little_of_one_node_are_merged_into_the_first() -> None:

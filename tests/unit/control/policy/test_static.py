@@ -28,10 +28,22 @@ def test_cores_that_are_not_there_are_not_taken() -> None:
     assert world.k("match") == 3
 
 
-def test_without_a_number_all_cores_are_shared_evenly() -> None:
-    world = World({n: make_station(np.ones(16), 200.0, 1) for n in "ab"}, limits=Limits(8))
+def test_without_a_number_everything_stays_as_it_was_declared() -> None:
+    stations = {"a": make_station(np.arange(16.0), 200.0, 1), "b": make_station(np.ones(16), 200.0, 3)}
+    stations["b"].task_of = np.repeat([2, 0, 1], [9, 6, 1]).astype(np.int32)
+    world = World(stations, limits=Limits(8))
     world.run(StaticPolicy(), 5)
-    assert world.k("a") == world.k("b") == 4
+    assert not world.plans and world.k("a") == 1 and world.k("b") == 3
+
+
+def test_what_was_declared_comes_back_where_a_task_was_lost() -> None:
+    world = World({n: make_station(np.ones(16), 200.0, 4) for n in "ab"}, limits=Limits(8))
+    policy = StaticPolicy()
+    world.run(policy, 2)
+    del world.stations["a"].tasks[2]
+    world.run(policy, 3)
+    (plan,) = world.plans
+    assert set(plan.executors) == {"a"} and world.k("a") == 4
 
 
 def test_shards_of_a_lost_task_are_dealt_again() -> None:
@@ -51,7 +63,7 @@ def test_no_task_is_refused() -> None:
 @pytest.mark.parametrize("name", ["drs", "drs-lb", "esstream", "static", "streamswitch"])
 def test_every_policy_is_known_by_its_name_and_also_as_advice(name: str) -> None:
     assert make_policy(name).name == name
-    advice = make_policy(f"advise:{name}")
+    advice = make_policy(f"advise:{name}", **({"tasks": 4} if name == "static" else {}))
     world = World({"match": make_station(np.full(64, 20.0), 200.0, 2)})
     world.stations["match"].backlog[:] = 50
     for _ in range(5):

@@ -1,0 +1,21 @@
+"""How sentences say numbers: the right plural, and long lists cut short. Imports nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+LISTED = 8
+"""Things that a sentence names at most."""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 lease`, `2 leases`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(things: Iterable[object], most: int = LISTED) -> str:
+    """Return things separated by commas; of many, the first ones and how many more there are."""
+    found = [str(one) for one in things]
+    if len(found) <= most:
+        return ", ".join(found)
+    return f"{', '.join(found[:most])} and {len(found) - most:,} more"
