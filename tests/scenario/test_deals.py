@@ -108,3 +108,8 @@ def test_a_planted_bug_of_a_deal_is_found(name: str) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_every_shape_of_topology_with_event_time_survives_many_deals(seed: int) -> None:
     assert story(seed, DEALS) is None
+
+
+def test_a_task_whose_node_has_no_lease_left_runs_elsewhere_though_nothing_comes_or_goes() -> None:
+    outcome = _simulate(2_048)
+    assert outcome.violation is None

@@ -6,12 +6,7 @@ from penstock.words import counted, listed
 
 
 def test_one_is_said_without_an_s() -> None:
-    assert [counted(n, "lease") for n in (0, 1, 2, 1200)] == [
-        "0 leases",
-        "1 lease",
-        "2 leases",
-        "1,200 leases",
-    ]
+    assert [counted(n, "lease") for n in (0, 1, 2)] == ["0 leases", "1 lease", "2 leases"]
 
 
 def test_a_long_list_ends_with_how_many_more_there_are() -> None:

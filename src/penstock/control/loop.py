@@ -63,6 +63,7 @@ class ControlLoop:
         for failure in self._past.follow_up(now, self.sla):
             self._tell_policy(failure)
         if sample.paused:
+            self._past.note_manual(now.at_s)  # rows that waited for a person are no decision's fault
             paused = Proposal(None, "the query is paused", "no change: paused")
             return self.journal.add(self._describe(now, paused, False, None), None)
         wanted = self._regret(now) or _Wanted(self._propose(now))

@@ -294,6 +294,7 @@ class Engine:
         self.redealing.step(now)
         self._line.start_base_if_due(now)
         self.placing.give_up_late_plans(now)
+        self.placing.serving.look_again(now)
         for run in self.runs.values():
             wait = min(wait, self._step_run(run, now))
         return wait

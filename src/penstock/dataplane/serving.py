@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 MAX_LOSSES = 8
 """Processes that one task may lose in a row inside its work before the query ends."""
+LOOK_AGAIN_S = 0.5
+"""Time after which tasks without a lease are looked at again, though no lease came or went: what they waited for, a plan
+that was under way or a lease that was foreseen, may be over."""
 
 
 class Serving:
@@ -52,6 +55,7 @@ class Serving:
         """Tasks that Spark can run at once on each node for this query; a node that is not named may have any number."""
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
+        self._looked_at = 0.0
 
     def slots(self) -> list[TaskSlot]:
         return [slot for run in self._runs.values() for slot in run.slots.values()]
@@ -77,6 +81,13 @@ class Serving:
             slot.moving_to = lease
         self._leave_avoided(slots, leases, nodes)
         self._end_idle_leases()
+
+    def look_again(self, now: float) -> None:
+        """Deal tasks that still have no lease, now and then."""
+        if now - self._looked_at >= LOOK_AGAIN_S:
+            self._looked_at = now
+            if any(slot.lease is None for slot in self.slots()):
+                self.assign()
 
     def _expected_leases(self, leases: Sequence[str]) -> int:
         """How many leases there will be outside the nodes that are drained: those in there go only when they are empty,

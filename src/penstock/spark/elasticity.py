@@ -209,14 +209,14 @@ class Elasticity:
     def _limits(self) -> Limits:
         seen = self._see()
         there = self._nodes(seen)
-        self._most_nodes = max(self._most_nodes, len(there))
+        self._most_nodes = max(self._most_nodes, len(there) + len(seen.drained))
         # In local mode Spark is told of more slots than there are cores; those are not for a policy to give.
         cores = min(seen.capacity, self._cores) if self._cores else seen.capacity - seen.source_tasks
         return Limits(
             max(1, cores),
             max_nodes=len(there)
             if is_local(self._spark)
-            else max(self.max_nodes or self._most_nodes, len(there)),
+            else max((self.max_nodes or self._most_nodes) - len(seen.drained), len(there)),
             cores_per_node=max((node.cores for node in there), default=1),
             redeals=True,
         )
@@ -240,7 +240,9 @@ class Elasticity:
         return [_node(one.executor_id, one.cores, loads) for one in there]
 
     def _note(self, sentence: str) -> None:
-        """Let the journal have what a person asked for."""
+        """Let the loop, and with it the journal, know what a person asked for."""
+        if self._steering is not None:
+            self._steering.loop.note_manual(self._shell.engine.now(), sentence)
 
 
 @dataclass(frozen=True)

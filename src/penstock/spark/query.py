@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,20 +21,11 @@ from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.explain import explain_program
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
-from penstock.dataplane.program import operator_of
 from penstock.dataplane.requests import Desk
-from penstock.errors import DeclarationError, PenstockError, PlanError, QueryError
+from penstock.errors import DeclarationError, PenstockError, QueryError
 from penstock.spark import listening
 from penstock.spark.answering import SLOW, carry_out
-from penstock.spark.arguments import (
-    check_cores,
-    check_kind,
-    check_node,
-    check_nodes,
-    check_seconds,
-    check_shards,
-    check_task,
-)
+from penstock.spark.asking import Asking
 from penstock.spark.elasticity import Elasticity
 from penstock.spark.hub import HubOver
 from penstock.spark.ingest import Ingest
@@ -45,7 +35,6 @@ from penstock.spark.reports import Reports
 from penstock.spark.running import check_timeout, note_end, remember
 from penstock.spark.shell import SparkShell
 from penstock.spark.showing import Shown, show_html, show_line
-from penstock.topology.expressions import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +48,7 @@ ANSWER_INTERVAL_S = 0.5
 """Time between two looks for requests from other processes."""
 
 
-class Query:
+class Query(Asking):
     """A started query. Made by `writeStream...start()`."""
 
     def __init__(self, name: str | None) -> None:
@@ -248,90 +237,6 @@ class Query:
                 self._elasticity = Elasticity(self._shell, self._spark, self.name or self.id)
             return self._elasticity
 
-    def rescale(self, operator: str, cores: int, nodes: Mapping[Any, int] | None = None) -> str:
-        """Give an operator this many cores; rows keep flowing. Returns what was begun, in a sentence.
-
-        Args:
-            nodes: executor id -> cores there, where you want to say it; their sum is `cores`.
-
-        Raises:
-            PlanError: it cannot be done, and why; nothing has changed.
-        """
-        self._check_asked("rescale", operator)
-        cores = check_cores(operator, cores)
-        return self.elasticity.by_hand.rescale(operator, cores, check_nodes(operator, cores, nodes))
-
-    def move(self, operator: str, shards: int | Iterable[int], task: int) -> str:
-        """Let a task of an operator have these shards.
-
-        Raises:
-            PlanError: it cannot be done, and why; nothing has changed.
-        """
-        self._check_asked("move", operator)
-        return self.elasticity.by_hand.move(
-            operator, check_shards(operator, shards), check_task(operator, task)
-        )
-
-    def split(self, operator: str) -> str:
-        """Let an operator have one executor more: the busiest one gives it half of its tasks and their shards. Rows keep
-        flowing; both stand still for as long as it takes to write one record. Returns what was begun, in a sentence.
-
-        Args:
-            operator: its name, or that of one of its executors, such as `match#2`, which is the one to be split.
-
-        Raises:
-            PlanError: it cannot be done, and why; nothing has changed.
-        """
-        self._check_asked("split", operator)
-        return self.elasticity.by_hand.split(operator)
-
-    def merge(self, operator: str) -> str:
-        """Let an operator have one executor less: the idlest one gives all its tasks and shards to the next.
-
-        Args:
-            operator: its name, or that of the executor that is to end.
-
-        Raises:
-            PlanError: it cannot be done, and why; nothing has changed.
-        """
-        self._check_asked("merge", operator)
-        return self.elasticity.by_hand.merge(operator)
-
-    def drain(self, node: str | int, release: bool = False, timeout: float = 60.0) -> str:
-        """Take everything of this query off a node, and wait until it is; with `release`, give the node back to Spark.
-
-        Raises:
-            PlanError: it cannot be done, and why; nothing has changed.
-        """
-        self._check_runs("drain")
-        return self.elasticity.by_hand.drain(check_node(node), release, check_seconds("timeout", timeout))
-
-    def undrain(self, node: str) -> str:
-        """Let tasks be put on a node again that was drained.
-
-        Raises:
-            PlanError: the node is not drained.
-        """
-        return self.elasticity.by_hand.undrain(str(node))
-
-    def pause(self) -> None:
-        """Begin no epoch until `resume`; those in flight are committed, leases are kept. Sources wait too.
-
-        Raises:
-            PlanError: the query has ended.
-        """
-        self._check_runs("pause")
-        self._ask(lambda shell: shell.engine.pause(list(shell.engine.runs)))
-
-    def resume(self) -> None:
-        """Go on after `pause`.
-
-        Raises:
-            PlanError: the query has ended.
-        """
-        self._check_runs("resume")
-        self._ask(lambda shell: shell.engine.resume(list(shell.engine.runs)))
-
     def decisions(self) -> tuple[Decision, ...]:
         """Return what the control loop has decided, oldest first, with reasons; `str()` of one is a sentence."""
         return self.elasticity.decisions()
@@ -344,28 +249,6 @@ class Query:
         """
         self._check_operator(operator)
         return self._ask(lambda shell: shell.engine.chains.digests_of(operator)) or []
-
-    def _check_runs(self, verb: str) -> None:
-        if not self.isActive:
-            raise PlanError(f"{verb}: the query has ended; start {self.name or self.id} again first.")
-
-    def _check_asked(self, verb: str, operator: str) -> None:
-        self._check_runs(verb)
-        self._check_operator(operator, executors=True)
-        if self._shell is not None:
-            stages = self._shell.engine.program.stages
-            names = [name for name, spec in stages.items() if spec.kind == "operator"]
-            check_kind(verb, operator, stages[operator_of(operator)].kind, names)
-
-    def _check_operator(self, name: str, executors: bool = False) -> None:
-        if self._shell is None:
-            return
-        there = list(self._shell.engine.program.stages)
-        if name not in there and not (executors and operator_of(str(name)) in there):
-            raise DeclarationError(
-                f"query {self.name or self.id} has no operator {name!r}{nearest(str(name), there)}; it has "
-                f"{', '.join(there)}."
-            )
 
     def __repr__(self) -> str:
         return show_line(self._shown())

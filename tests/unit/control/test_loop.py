@@ -381,6 +381,7 @@ def test_nothing_is_decided_while_the_query_is_paused_and_the_pause_is_no_rate()
     for _ in range(3):
         loop.turn(plane.step())
     assert len(seen) == before + 3 and min(seen[before:]) > 50, "two shards of 50 rows a second"
+    assert loop._past.manual_s == 30.0, "no decision before the pause is blamed for what waited"
 
 
 class NodesLate(FakePlane):
@@ -407,7 +408,7 @@ def test_cores_that_came_are_no_failure_when_the_nodes_asked_for_with_them_do_no
 
     policy = Scripted(decide)
     loop = loop_on(plane, policy)
-    loop.limits = Limits(max_cores=8, max_nodes=3)
+    loop.limits = replace(LIMITS, max_nodes=3)
     for _ in range(70):
         loop.turn(plane.step())
     found = next(one for one in loop.journal.decisions() if one.acted)
