@@ -101,10 +101,7 @@ class ControlLoop:
             self.policy.note_failure(reason)
 
     def _regret(self, now: Estimate) -> _Wanted | None:
-        try:
-            found = self._past.find_regret(now, self.sla, self.guards)
-        except Exception:  # nobody can say what is there now, so nothing can be put back
-            return None
+        found = self._past.find_regret(now, self.sla, self.guards)
         if found is None:
             return None
         action, reason, plan = found

@@ -579,3 +579,17 @@ def test_a_node_is_asked_for_behind_the_guards_too() -> None:
     for _ in range(10):
         loop.turn(plane.step())
     assert any(asked), [str(one) for one in loop.journal.decisions()]
+
+
+def test_a_roll_back_waits_until_the_actuator_says_again_what_is_there() -> None:
+    plane = FakePlane([55.0, 55.0, 55.0, 55.0])
+    loop, current = loop_on(plane, Scripted(move_all_to(1)), settle_s=3, hysteresis_s=1e9), plane.current
+
+    def fail() -> dict[str, ExecutorPlan]:
+        raise ConnectionError("the hub is gone")
+
+    for turn in range(20):
+        plane.current = fail if 3 <= turn < 10 else current  # type: ignore[method-assign]
+        loop.turn(plane.step())
+    backs = [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert len(backs) == 1 and backs[0].acted and backs[0].at_s >= 11

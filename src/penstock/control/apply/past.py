@@ -111,7 +111,7 @@ class Past:
         """Take in what came of nodes that plans asked for beside their cores."""
         failures = []
         for number, ticket in list(self._node_tickets.items()):
-            outcome = self._actuator.status(ticket)
+            outcome = self._ask(ticket)
             if outcome is not None:
                 del self._node_tickets[number]
                 self._journal.note_nodes(number, outcome)
@@ -142,7 +142,10 @@ class Past:
             if age_s >= guards.blame_s or by_hand or (reason is not None and not last):
                 self._unjudged.discard(action.number)
             if reason is not None and last:
-                plan = plan_back(action, self._actuator.current(), now.nodes)
+                try:
+                    plan = plan_back(action, self._actuator.current(), now.nodes)
+                except Exception:  # nobody can say what is there now: it is asked again at the next turn
+                    return None
                 if plan is not None:
                     return action, reason, plan
                 self._unjudged.discard(action.number)
