@@ -10,7 +10,7 @@ LISTED = 8
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: `1 lease`, `2 leases`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(things: Iterable[object], most: int = LISTED) -> str:
@@ -18,4 +18,4 @@ def listed(things: Iterable[object], most: int = LISTED) -> str:
     found = [str(one) for one in things]
     if len(found) <= most:
         return ", ".join(found)
-    return f"{', '.join(found[:most])} and {len(found) - most} more"
+    return f"{', '.join(found[:most])} and {len(found) - most:,} more"
