@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.bring import bring_shards
-from penstock.dataplane.channel import DataWriter, read_segment, write_entries, write_rows
+from penstock.dataplane.channel import DataWriter, SegmentRows, read_segment, write_entries, write_rows
 from penstock.dataplane.copying import Copier
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.emulation import read_slowness
@@ -296,6 +296,8 @@ class Worker:
     def _read_input(self, task: Task, work: messages.Work, slot: int) -> ShardedRows:
         """The rows of one input of the logic: those of each channel that belongs to it, in declared order."""
         slices: list[Slice] = []
+        # Shards of one task that stand at different places take from the same segments.
+        segments: dict[tuple[int, records.Extent], SegmentRows] = {}
         schema = next(given.schema for given in task.spec.inputs if given.slot == slot)
         for number, given in enumerate(task.spec.inputs):
             if given.slot != slot:
@@ -304,10 +306,12 @@ class Worker:
                 wanted = records.unpack_u16(group.shards)
                 for piece in group.pieces:
                     if piece.input == number:
-                        found = [
-                            read_segment(self._disk, self._identity.checkpoint, at, given.schema, given.older)
-                            for at in piece.segments
-                        ]
+                        for at in piece.segments:
+                            if (number, at) not in segments:
+                                segments[number, at] = read_segment(
+                                    self._disk, self._identity.checkpoint, at, given.schema, given.older
+                                )
+                        found = [segments[number, at] for at in piece.segments]
                         late_us = piece.late_us if task.spec.clocked else None
                         slices.extend(slice_pieces(found, wanted, piece.start, piece.end, late_us))
         return join_slices(slices, schema, getattr(task.logic, "wants_shard_order", True))

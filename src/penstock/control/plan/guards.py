@@ -265,7 +265,8 @@ def judge(
     latency (it gave cores back, say) is only blamed where the bound is broken.
 
     Where executors were saturated before the action and are saturated after it, latency grows with what waits whatever
-    is done: there the action is judged by the rows a second that are done, which must have fallen by the same margin.
+    is done: there the action is judged by the rows a second that are done, which must have fallen by the same margin. One
+    after which more rows are done by that margin is not what rows wait for.
 
     Args:
         pressure: how hard executors are pressed now; None where it is not known.
@@ -283,6 +284,11 @@ def judge(
         if now * (1 + guards.worse_ratio) >= before:
             return None
         return f"rows done fell from {before:,.0f} to {now:,.0f} a second after decision {action.number}"
+    if (
+        pressure is not None
+        and pressure.done_per_s > action.pressure.done_per_s * (1 + guards.worse_ratio) > 0
+    ):
+        return None
     if rate_per_s > action.rate_per_s * (1 + guards.same_load_ratio) or action.pressure.waited_s > bound_s:
         return None
     promised = action.predicted_s is not None and action.predicted_s < before_s

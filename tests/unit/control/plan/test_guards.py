@@ -209,6 +209,13 @@ def test_a_plan_that_saturates_what_was_not_is_judged_by_latency(
     assert judge(did, is_s, 1000.0, 0.5, SETTINGS, pressures[1]) == judge(did, is_s, 1000.0, 0.5, SETTINGS)
 
 
+def test_an_action_after_which_more_rows_are_done_is_not_what_rows_wait_for() -> None:
+    """Cores that came as a wave of rows rose: they wait longer than before, and more of them are done."""
+    did = action(TWO, SKEWED, observed_s=0.2, predicted_s=0.1, pressure=Pressure(0.8, 0.3, 800.0))
+    for done, said in ((800.0, "latency rose from 200 ms to 600 ms after decision 7"), (1_300.0, None)):
+        assert judge(did, 0.6, 1000.0, 0.5, SETTINGS, Pressure(0.8, 0.4, done)) == said
+
+
 def test_the_plan_before_comes_back_only_where_its_nodes_still_are() -> None:
     back = plan_back(action(TWO, SKEWED), {"match": SKEWED}, {"n1": None})
     assert back is not None and back.executors["match"] is TWO
