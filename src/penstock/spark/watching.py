@@ -51,7 +51,8 @@ def _foreign_files(root: str, worker_pids: Iterable[int]) -> Iterator[str]:
         except OSError:
             continue  # it has ended meanwhile
         paths = opened + [line.split(maxsplit=5)[-1] for line in mapped.splitlines() if root in line]
-        worker = own.partition("/work/")[0]
+        inside = own.removeprefix(root)
+        worker = root + inside.partition("/work/")[0] if inside != own else own
         mine = (f"{own}/", f"{worker}/tmp/", f"{worker}/local/")
         for path in paths:
             if path.startswith(f"{root}/worker-") and not f"{path}/".startswith(mine):
