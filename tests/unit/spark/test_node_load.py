@@ -56,12 +56,16 @@ def test_a_grandchild_at_work_is_seen_in_cpu_and_its_parent_in_memory() -> None:
             assert child.stdout is not None and child.stdout.readline() == b"up\n"
             meter = NodeMeter(root=child.pid, grant=grant)
             assert meter.read() is None
-            time.sleep(0.6)
-            load = meter.read()
+            load = None
+            for _ in range(15):  # other work may have the core meanwhile
+                time.sleep(0.6)
+                load = meter.read()
+                if load is not None and load.cpu_ratio > 0.15:
+                    break
         finally:
             os.killpg(child.pid, 9)
     assert load is not None
-    assert 0.15 < load.cpu_ratio < 1.2  # other work may have the core meanwhile
+    assert 0.15 < load.cpu_ratio < 1.2
     assert 0.09 < load.memory_ratio < 0.8
 
 
