@@ -25,9 +25,10 @@ _WEIGHT = 0.2
 _WEIGHT_UP = 0.6
 _SLOW_RATIO = 0.05
 """Share of an epoch's time that few rows must take to tell what rows take."""
-FULL_ENOUGH = 0.8
-"""Share of a task's rows at which it stops between two producer epochs instead of inside one: the rest of one that was cut
-holds rows of fewer shards, and is read again."""
+READ_S = 0.002
+"""About what it takes a task to read a producer epoch, and its bytes a second. One that is cut is read again: so tasks stop
+before it where less time than that is left."""
+READ_BYTES_PER_S = 500e6
 
 
 class TaskRates:
@@ -82,6 +83,7 @@ def derive_levels(
     task_rows: Mapping[int, float],
     turns: Sequence[Sequence[ChannelKey]],
     backlog: I64,
+    epoch_s: float,
 ) -> list[Level]:
     """Return the levels of the tasks that cannot take all that waits for them; every other shard takes all there is.
 
@@ -93,6 +95,7 @@ def derive_levels(
         task_rows: task -> rows that it may take.
         turns: channels, those whose rows come first in front.
         backlog: rows that wait for each shard.
+        epoch_s: time in which a task does the rows that it may take.
     """
     if not task_rows or int(backlog[ready].sum()) <= min(task_rows.values()):
         return []
@@ -105,10 +108,11 @@ def derive_levels(
         if not len(late):
             continue
         levels: dict[ChannelKey, Position] = {}
+        row_s = epoch_s / max(rows, 1.0)
         for keys in turns:
             share, taken = left / len(keys), 0.0
             for key in keys:
-                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], late, share)
+                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], late, share, row_s)
                 taken += used
                 if level is not None:
                     levels[key] = level
@@ -141,7 +145,12 @@ def _stand(groups: Sequence[ShardGroup], key: ChannelKey, shards: int) -> Standi
 
 
 def _rise(
-    stands: Standing, items: Sequence[PublishedRows], epochs: Sequence[int], shards: U16, rows: float
+    stands: Standing,
+    items: Sequence[PublishedRows],
+    epochs: Sequence[int],
+    shards: U16,
+    rows: float,
+    row_s: float,
 ) -> tuple[Position | None, float]:
     """Return how far some shards can go together with so many rows, None for all the way, and how many they take then."""
     taken = 0.0
@@ -152,7 +161,7 @@ def _rise(
         if taken + here <= rows:
             taken += here
             continue
-        if taken >= FULL_ENOUGH * rows:
+        if taken and (rows - taken) * row_s < READ_S + item.bytes / READ_BYTES_PER_S:
             return Position(item.epoch, 0), taken
         started = np.where(stands.epochs[shards] == item.epoch, stands.rows[shards], 0)
         low = np.where(stands.epochs[shards] > item.epoch, item.counts[shards], started)

@@ -45,7 +45,16 @@ class OperatorSteps:
         chain = run.chain
         turns = in_turns(waiting, chain.channels)
         backlog = run.counts.arrived - run.counts.completed
-        return derive_levels(chain.groups, run.ready, waiting, run.task_of, task_rows, turns, backlog)
+        return derive_levels(
+            chain.groups,
+            run.ready,
+            waiting,
+            run.task_of,
+            task_rows,
+            turns,
+            backlog,
+            self._engine.settings.max_epoch_s,
+        )
 
     def step(self, run: Run, now: float) -> float:
         """Start an epoch when rows wait, time moves or a boundary is asked for; return the seconds until a timer is due."""

@@ -145,7 +145,7 @@ def _epoch(
     if apart and task_of is not None:
         rows = {task: float(1 + (budget * (task + 1)) % 7) for task in range(tasks)}
         backlog = waiting_rows(groups, waiting, len(ready))
-        levels = derive_levels(groups, ready, waiting, task_of, rows, [sorted(waiting)], backlog)
+        levels = derive_levels(groups, ready, waiting, task_of, rows, [sorted(waiting)], backlog, 1.0)
     takes = take_epoch(groups, ready, waiting, Budget(budget), task_of=task_of, levels=levels)
     moved = []
     taken_shards = [shard for take in takes for shard in take.shards.tolist()]
