@@ -29,6 +29,11 @@ READ_S = 0.002
 """About what it takes a task to read a producer epoch, and its bytes a second. One that is cut is read again: so tasks stop
 before it where less time than that is left."""
 READ_BYTES_PER_S = 500e6
+WORTH_RATIO = 1.05
+"""Work of the busiest task over the mean from which on tasks go their own way: shards that stand apart are read apart, which
+costs more than waiting for one another where rows are many and tasks are even."""
+_CHANCE = 1.5
+"""Standard deviations by which the busiest of some tasks is above their mean, about."""
 
 
 class TaskRates:
@@ -120,6 +125,20 @@ def derive_levels(
         if levels:
             found.append(Level(late, levels))
     return found
+
+
+def is_uneven(
+    task_of: U16, ready: npt.NDArray[np.bool_], backlog: I64, task_rows: Mapping[int, float]
+) -> bool:
+    """Whether the busiest task is expected to have so much more to do than the others that they should not wait for it: by
+    what waits for each, and by what chance makes of the rows of one epoch."""
+    size = 1 + max(task_rows)
+    waits = np.bincount(task_of[ready], backlog[ready], size)
+    busy = np.array([waits[task] / max(rows, 1e-9) for task, rows in task_rows.items()])
+    if not busy.any():
+        return False
+    chance = _CHANCE / max(min(task_rows.values()), 1.0) ** 0.5
+    return float(busy.max() / busy.mean()) * (1 + chance) > WORTH_RATIO
 
 
 def late_shards(shards: U16, backlog: I64, rows: float) -> tuple[U16, float]:

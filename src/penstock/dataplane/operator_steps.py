@@ -11,7 +11,7 @@ import numpy as np
 from penstock.dataplane import messages, paths, records
 from penstock.dataplane.channel import Deal
 from penstock.dataplane.dealing import TaskSlot
-from penstock.dataplane.levels import derive_levels
+from penstock.dataplane.levels import derive_levels, is_uneven
 from penstock.dataplane.positions import ChannelKey, GroupTake, Level, PublishedRows, in_turns
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.run import Run
@@ -45,6 +45,8 @@ class OperatorSteps:
         chain = run.chain
         turns = in_turns(waiting, chain.channels)
         backlog = run.counts.arrived - run.counts.completed
+        if not is_uneven(run.task_of, run.ready, backlog, task_rows):
+            return None
         return derive_levels(
             chain.groups,
             run.ready,

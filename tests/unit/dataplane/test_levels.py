@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.dataplane.test_positions import KEY, OTHER, published, shards
 
 from penstock.dataplane.channel import EdgeSpec
-from penstock.dataplane.levels import READ_S, TaskRates, derive_levels, late_shards
+from penstock.dataplane.levels import READ_S, TaskRates, derive_levels, is_uneven, late_shards
 from penstock.dataplane.positions import (
     START,
     Budget,
@@ -192,6 +192,23 @@ def test_shards_that_sit_out_do_not_hold_their_task_back() -> None:
     ready = EVERYONE.copy()
     ready[0] = False
     assert levels_of(groups, {KEY: items}, {0: 20.0}, ready=ready) == {3: {KEY: Position(3, 0)}}
+
+
+@pytest.mark.parametrize(
+    ("waits", "rows", "uneven"),
+    [
+        ([1e6] * 6, 1e5, False),
+        ([1e6] * 6, 80.0, True),
+        ([2e6, 1e6, 1e6, 1e6, 1e6, 1e6], 1e5, True),
+        ([0] * 6, 80.0, False),
+    ],
+    ids=["many rows, dealt evenly", "few rows in an epoch", "a hot shard", "nothing waits"],
+)
+def test_tasks_go_their_own_way_where_waiting_for_one_another_costs_more_than_reading_apart(
+    waits: list[float], rows: float, uneven: bool
+) -> None:
+    backlog = np.array(waits, np.int64)
+    assert is_uneven(TASK_OF, EVERYONE, backlog, dict.fromkeys(range(TASKS), rows)) == uneven
 
 
 def part(task: int, rows: int, busy_s: float, lease: str = "a") -> TaskPart:
