@@ -30,8 +30,8 @@ READ_S = 0.002
 before it where less time than that is left."""
 READ_BYTES_PER_S = 500e6
 WORTH_RATIO = 1.05
-"""Work of the busiest task over the mean from which on tasks go their own way: shards that stand apart are read apart, which
-costs more than waiting for one another where rows are many and tasks are even."""
+"""Work of the busiest task over the mean from which on tasks go their own way: shards that stand apart are read apart,
+which costs more than waiting for one another where rows are many and tasks are even."""
 _CHANCE = 1.5
 """Standard deviations by which the busiest of some tasks is above their mean, about."""
 

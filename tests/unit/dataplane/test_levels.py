@@ -79,7 +79,7 @@ def test_a_task_takes_what_its_time_allows_and_not_much_less(
         further = free + rows(late, Position(level.epoch, level.row + 1))
         step = rows(late, Position(level.epoch, level.row - 1)) == 0 if level.row else False
         assert taken <= max(most, 1.0) or step, "more than fits"
-        assert further > most, "less than fits"
+        assert taken > most - 1 or further > most, "less than fits"
         assert taken > 0, "a task with rows takes some"
         least = min(rows([shard], None) for shard in late)
         assert all(rows([shard], None) <= least for shard in mine if shard not in levels), (
