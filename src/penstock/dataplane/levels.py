@@ -32,6 +32,9 @@ READ_BYTES_PER_S = 500e6
 WORTH_RATIO = 1.05
 """Work of the busiest task over the mean from which on tasks go their own way: shards that stand apart are read apart,
 which costs more than waiting for one another where rows are many and tasks are even."""
+HOT_RATIO = 1.5
+"""The same where a task does many rows in an epoch: there a row costs little more than it takes to read it."""
+MANY_ROWS = 5_000
 _CHANCE = 1.5
 """Standard deviations by which the busiest of some tasks is above their mean, about."""
 
@@ -138,7 +141,8 @@ def is_uneven(
     if not busy.any():
         return False
     chance = _CHANCE / max(min(task_rows.values()), 1.0) ** 0.5
-    return float(busy.max() / busy.mean()) * (1 + chance) > WORTH_RATIO
+    worth = WORTH_RATIO if min(task_rows.values()) < MANY_ROWS else HOT_RATIO
+    return float(busy.max() / busy.mean()) * (1 + chance) > worth
 
 
 def late_shards(shards: U16, backlog: I64, rows: float) -> tuple[U16, float]:

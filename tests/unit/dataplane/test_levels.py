@@ -199,10 +199,19 @@ def test_shards_that_sit_out_do_not_hold_their_task_back() -> None:
     [
         ([1e6] * 6, 1e5, False),
         ([1e6] * 6, 80.0, True),
-        ([2e6, 1e6, 1e6, 1e6, 1e6, 1e6], 1e5, True),
+        ([2e6, 1e6, 1e6, 1e6, 1e6, 1e6], 1e5, False),
+        ([9e6, 1e6, 1e6, 1e6, 1e6, 1e6], 1e5, True),
+        ([2e6, 1e6, 1e6, 1e6, 1e6, 1e6], 4e3, True),
         ([0] * 6, 80.0, False),
     ],
-    ids=["many rows, dealt evenly", "few rows in an epoch", "a hot shard", "nothing waits"],
+    ids=[
+        "many rows, even",
+        "few rows",
+        "many rows, uneven",
+        "many rows, hot",
+        "some rows, uneven",
+        "nothing waits",
+    ],
 )
 def test_tasks_go_their_own_way_where_waiting_for_one_another_costs_more_than_reading_apart(
     waits: list[float], rows: float, uneven: bool
