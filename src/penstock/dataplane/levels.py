@@ -10,6 +10,7 @@ every promise.
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -140,7 +141,7 @@ def is_uneven(
     busy = np.array([waits[task] / max(rows, 1e-9) for task, rows in task_rows.items()])
     if not busy.any():
         return False
-    chance = _CHANCE / max(min(task_rows.values()), 1.0) ** 0.5
+    chance = _CHANCE / math.sqrt(max(min(task_rows.values()), 1.0))
     worth = WORTH_RATIO if min(task_rows.values()) < MANY_ROWS else HOT_RATIO
     return float(busy.max() / busy.mean()) * (1 + chance) > worth
 
