@@ -24,8 +24,8 @@ from penstock.dataplane.state.protocol import I64, U16
 
 _WEIGHT = 0.2
 _WEIGHT_UP = 0.6
-_SLOW_RATIO = 0.05
-"""Share of an epoch's time that few rows must take to tell what rows take."""
+SLOW_RATIO = 0.05
+"""Share of the longest epoch that few rows must take to tell what rows take: no overhead is that large."""
 READ_S = 0.002
 """About what it takes a task to read a producer epoch, and its bytes a second. One that is cut is read again: so tasks stop
 before it where less time than that is left."""
@@ -38,6 +38,12 @@ HOT_RATIO = 1.5
 MANY_ROWS = 5_000
 _CHANCE = 1.5
 """Standard deviations by which the busiest of some tasks is above their mean, about."""
+
+
+def follow(known: float, sample: float) -> float:
+    """Return a rate that has taken in a sample. Small epochs are mostly overhead and hide the rate: growth is followed faster
+    than decline."""
+    return known + (_WEIGHT_UP if sample > known else _WEIGHT) * (sample - known)
 
 
 class TaskRates:
@@ -54,11 +60,10 @@ class TaskRates:
                 self._leases[part.task] = part.lease
                 continue
             busy_s = part.busy_us / 1e6
-            if busy_s <= 0 or (part.rows_in < few_rows and busy_s < _SLOW_RATIO * longest_s):
+            if busy_s <= 0 or (part.rows_in < few_rows and busy_s < SLOW_RATIO * longest_s):
                 continue
             sample = part.rows_in / busy_s
-            known = self._rates.get(part.task, sample)
-            self._rates[part.task] = known + (_WEIGHT_UP if sample > known else _WEIGHT) * (sample - known)
+            self._rates[part.task] = follow(self._rates.get(part.task, sample), sample)
 
     def rows_in(self, seconds: float, tasks: Collection[int]) -> dict[int, float] | None:
         """Return how many rows each of some tasks does in so many seconds; a new one as many as the others do on the mean,

@@ -14,7 +14,7 @@ from penstock.dataplane import messages, records
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
-from penstock.dataplane.levels import TaskRates
+from penstock.dataplane.levels import SLOW_RATIO, TaskRates, follow
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.resuming import resolve_first
@@ -23,8 +23,7 @@ from penstock.dataplane.shards import Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import PenstockError
 
-_RATE_WEIGHT = 0.2
-_RATE_WEIGHT_UP = 0.6
+_SIZE_WEIGHT = 0.2
 _FIRST_BUDGET_ROWS = 16_384
 PORTION_RATIO = 0.46
 """Share of an epoch that a source publishes at once: two portions fill one, even when the rate falls a little."""
@@ -33,8 +32,6 @@ PORTION_S = 0.1
 FIRST_PORTION_ROWS = 2_048
 """Rows that a source publishes at once for a stage whose rate is not known yet."""
 _PORTION_ROWS = 64
-_SLOW_RATIO = 0.05
-"""Share of the longest epoch that few rows must take to tell what rows take: no overhead is that large."""
 
 
 class Phase(enum.StrEnum):
@@ -323,20 +320,17 @@ class Run:
     def _learn_rate(self, longest_task_s: float) -> None:
         # A few rows tell nothing, unless they took so long that it was they and no overhead: without that, rows that are
         # slow and come one by one would be taken for fast ones, and the first burst of them would be one endless epoch.
-        is_slow = self.rows > 0 and longest_task_s >= _SLOW_RATIO * self._settings.max_epoch_s
+        is_slow = self.rows > 0 and longest_task_s >= SLOW_RATIO * self._settings.max_epoch_s
         if self.rows < self._settings.min_epoch_rows and not is_slow:
             return
         sample = self.rows / max(1e-6, self.epoch_s)
-        known = self._rows_per_s or sample
-        # Small epochs are mostly overhead and hide the rate: growth is followed faster than decline.
-        weight = _RATE_WEIGHT_UP if sample > known else _RATE_WEIGHT
-        self._rows_per_s = known + weight * (sample - known)
+        self._rows_per_s = follow(self._rows_per_s or sample, sample)
 
     def _learn_size(self, record: Record) -> None:
         written = sum(segment.extent.length for part in record.parts for segment in part.segments)
         if self.rows:
             sample = written / self.rows
-            self._row_bytes = max(sample, self._row_bytes + _RATE_WEIGHT * (sample - self._row_bytes))
+            self._row_bytes = max(sample, self._row_bytes + _SIZE_WEIGHT * (sample - self._row_bytes))
 
     def budget(self) -> Budget:
         """What the next epoch may take so that its predicted time and its size stay within bounds.
