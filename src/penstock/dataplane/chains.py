@@ -15,14 +15,7 @@ from penstock.dataplane import paths, records
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.executors import begin_shares, in_order, pass_shards, spread_specs
-from penstock.dataplane.positions import (
-    START,
-    ChannelKey,
-    PieceTaken,
-    PublishedRows,
-    ShardGroup,
-    oldest,
-)
+from penstock.dataplane.positions import START, ChannelKey, PieceTaken, PublishedRows, ShardGroup
 from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.records import (
     END_US,
@@ -32,6 +25,7 @@ from penstock.dataplane.records import (
     Record,
     Redeal,
 )
+from penstock.dataplane.standing import oldest
 
 
 def _begin(program: Program) -> dict[str, Chain]:

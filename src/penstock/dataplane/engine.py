@@ -23,7 +23,7 @@ from penstock.dataplane.operator_steps import OperatorSteps
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.placing import Placing
-from penstock.dataplane.positions import GroupTake, stamp_of, take_epoch, waiting_rows
+from penstock.dataplane.positions import GroupTake, stamp_of, take_epoch
 from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.redealing import Redealing
@@ -32,6 +32,7 @@ from penstock.dataplane.settings import Settings
 from penstock.dataplane.sink_steps import SinkSteps
 from penstock.dataplane.snapshots import complete_snapshots
 from penstock.dataplane.source_steps import SourceSteps
+from penstock.dataplane.standing import waiting_rows
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.dataplane.positions import merge, without
 from penstock.dataplane.program import EXECUTOR_MARK, Program, StageSpec, executor_name, operator_of
+from penstock.dataplane.standing import merge, without
 from penstock.dataplane.state.protocol import U16
 from penstock.errors import CorruptFileError
 

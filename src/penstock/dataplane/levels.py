@@ -12,7 +12,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from penstock.dataplane.positions import ChannelKey, Level, PublishedRows, ShardGroup, cut_at
 from penstock.dataplane.records import Position, TaskPart
+from penstock.dataplane.standing import Standing, stand
 from penstock.dataplane.state.protocol import I64, U16
 
 _WEIGHT = 0.2
@@ -41,8 +41,8 @@ _CHANCE = 1.5
 
 
 def follow(known: float, sample: float) -> float:
-    """Return a rate that has taken in a sample. Small epochs are mostly overhead and hide the rate: growth is followed faster
-    than decline."""
+    """Return a rate that has taken in a sample. Small epochs are mostly overhead and hide the rate: growth is followed
+    faster than decline."""
     return known + (_WEIGHT_UP if sample > known else _WEIGHT) * (sample - known)
 
 
@@ -75,20 +75,6 @@ class TaskRates:
         return {task: self._rates.get(task, usual) * seconds for task in tasks}
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where every shard of an operator stands on one channel."""
-
-    epochs: I64
-    rows: I64
-
-    def rows_left(self, item: PublishedRows, shards: U16) -> I64:
-        """Return the rows of a producer epoch that each of some shards has not taken."""
-        left = item.counts[shards] - np.where(self.epochs[shards] == item.epoch, self.rows[shards], 0)
-        found: I64 = np.where(self.epochs[shards] > item.epoch, 0, np.maximum(left, 0))
-        return found
-
-
 def derive_levels(
     groups: Sequence[ShardGroup],
     ready: npt.NDArray[np.bool_],
@@ -113,7 +99,7 @@ def derive_levels(
     """
     if not task_rows or int(backlog[ready].sum()) <= min(task_rows.values()):
         return []
-    stands = {key: _stand(groups, key, len(ready)) for keys in turns for key in keys}
+    stands = {key: stand(groups, key, len(ready)) for keys in turns for key in keys}
     epochs = {key: [item.epoch for item in waiting.get(key, ())] for key in stands}
     found: list[Level] = []
     for task, rows in task_rows.items():
@@ -163,14 +149,6 @@ def late_shards(shards: U16, backlog: I64, rows: float) -> tuple[U16, float]:
         return shards[:0], rows
     first = int(over[0])
     return np.sort(order[first:]), max(rows - float(before[first]), 1.0)
-
-
-def _stand(groups: Sequence[ShardGroup], key: ChannelKey, shards: int) -> Standing:
-    stands = Standing(np.zeros(shards, np.int64), np.zeros(shards, np.int64))
-    for group in groups:
-        stands.epochs[group.shards] = group.at[key].epoch
-        stands.rows[group.shards] = group.at[key].row
-    return stands
 
 
 def _rise(

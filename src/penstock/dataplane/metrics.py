@@ -16,11 +16,11 @@ import numpy as np
 
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.latency import Latency
-from penstock.dataplane.positions import waiting_rows
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.records import IDLE_US
 from penstock.dataplane.run import Run
 from penstock.dataplane.sojourns import Success
+from penstock.dataplane.standing import waiting_rows
 
 WINDOW_S = 5.0
 """Over which rates and latencies are taken."""

@@ -11,18 +11,10 @@ from tests.unit.dataplane.test_positions import KEY, OTHER, published, shards
 
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.levels import READ_S, TaskRates, derive_levels, is_uneven, late_shards
-from penstock.dataplane.positions import (
-    START,
-    Budget,
-    Channels,
-    Moved,
-    ShardGroup,
-    advance,
-    take_epoch,
-    waiting_rows,
-)
+from penstock.dataplane.positions import START, Budget, Channels, ShardGroup, take_epoch
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Position, TaskPart
+from penstock.dataplane.standing import Moved, advance, waiting_rows
 
 TASKS = 3
 SHARDS = 6

@@ -18,17 +18,14 @@ from penstock.dataplane.positions import (
     ChannelKey,
     Channels,
     GroupTake,
-    Moved,
     PublishedRows,
     ShardGroup,
-    advance,
-    oldest,
     stamps_of,
     take_epoch,
     take_range,
-    waiting_rows,
 )
 from penstock.dataplane.records import END_US, IDLE_US, Extent, Position, Published, Segment, Stamp, pack_u32
+from penstock.dataplane.standing import Moved, advance, oldest, waiting_rows
 
 KEY = ChannelKey(0, "source")
 OTHER = ChannelKey(1, "other")
