@@ -193,8 +193,8 @@ PLANTED = (
     ),
     Planted(
         "segments are dropped when the first shards are past them",
-        {"penstock.dataplane.positions": [("return min((group.at[key] for group in groups), default",
-                                           "return max((group.at[key] for group in groups), default")]},
+        {"penstock.dataplane.standing": [("return min((group.at[key] for group in groups), default",
+                                          "return max((group.at[key] for group in groups), default")]},
     ),
     Planted("a base forgets the intent", {CHAIN: [("intent=self.intent,", "intent=None,")]}),
     Planted(
