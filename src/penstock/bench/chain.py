@@ -72,6 +72,13 @@ class Setting:
         """Load of a core of the operator that has fewest for its load."""
         return max(load / k for load, k in zip(self.loads().values(), self.cores, strict=True))
 
+    def work_off_s(self, backlog_s: float) -> float:
+        """Time in which the operator with least to spare works off the rows of so much time."""
+        return backlog_s * max(
+            load / max(k - load, 0.1 * load)
+            for load, k in zip(self.loads().values(), self.cores, strict=True)
+        )
+
     def __str__(self) -> str:
         return f"{self.rate_per_s:g}/s on {':'.join(map(str, self.cores))}"
 
@@ -142,8 +149,8 @@ def place(query: Any, cores: tuple[int, ...]) -> None:
     apply_plan(query, Plan(plans))
 
 
-def settle(query: Any, rate_per_s: float, warm_s: float, timeout_s: float = 60.0) -> None:
-    """Wait until what gathered before is worked off, and for a while more.
+def settle(query: Any, setting: Setting, warm_s: float, timeout_s: float = 60.0) -> None:
+    """Wait until what gathered before is worked off, the little that may still wait then too, and for a while more.
 
     Raises:
         ChangeError: rows still wait after so long: the setting does not keep up.
@@ -153,15 +160,15 @@ def settle(query: Any, rate_per_s: float, warm_s: float, timeout_s: float = 60.0
         time.sleep(0.2)
         report = query.lastProgress
         waiting = [report["operators"][name]["waitingRows"] for name in SERVICE_S]
-        return bool(sum(waiting) + report["inputs"]["rows"]["behindRows"] < WORKED_OFF_S * rate_per_s)
+        return bool(sum(waiting) + report["inputs"]["rows"]["behindRows"] < WORKED_OFF_S * setting.rate_per_s)
 
     await_that(is_worked_off, "an end of the backlog", timeout_s, query)
-    time.sleep(warm_s)
+    time.sleep(max(warm_s, setting.work_off_s(WORKED_OFF_S)))
 
 
 def look(query: Any, setting: Setting, warm_s: float, seconds: float) -> Seen:
     """Look at a setting second by second, once what gathered before is worked off and some time has passed."""
-    settle(query, setting.rate_per_s, warm_s)
+    settle(query, setting, warm_s)
     meter = CpuMeter()
     began = time.monotonic()
     before = ask(query, _source_epochs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -39,7 +39,7 @@ from penstock.bench.dynamics_simulated import measure_simulated
 from penstock.bench.dynamics_sweep import FULL, QUICK, measure_sweep, tag_of
 from penstock.bench.emulated import SHARDS
 from penstock.bench.machine import CpuMeter
-from penstock.bench.parts import Part, choose, run_parts
+from penstock.bench.parts import Part, choose_parts, run_parts
 from penstock.bench.result import BenchResult
 from penstock.errors import PenstockError
 from penstock.workloads.dynamics import Dynamics, derive_task_loads, mean_ceiling, shard_of_keys
@@ -58,6 +58,8 @@ POLICIES: Final = {
 }
 """Name in figures -> policy. Static goes first: its rate says how fast the machine is, and so when to shuffle."""
 EXCHANGE_CORES: Final = 16
+IN_QUICK: Final = ("zipf-08-w2", "zipf-08-w16", "hot-keys-w2", "latency-hot-keys", "simulated-256")
+"""Parts of a quick run that names none: those with every figure that has a target, in about ten minutes."""
 
 
 class UnexplainedAction(PenstockError):
@@ -245,7 +247,7 @@ def parts_of(quick: bool) -> dict[str, Part]:
         for name in SOURCES
         for omega in OMEGAS[1:]
     )
-    return parts | {
+    parts |= {
         "simulated-256": Part(lambda result: simulated(result, quick), (), shares),
         "idle": Part(lambda result: idle(result, effort), (), idles),
         "sweep": Part(
@@ -257,6 +259,7 @@ def parts_of(quick: bool) -> dict[str, Part]:
         ),
         "exchange": Part(lambda result: exchange(result, effort), (), rates),
     }
+    return {name: replace(part, in_quick=name in IN_QUICK) for name, part in parts.items()}
 
 
 def _throughput_part(name: str, omega: int, effort: Effort) -> Part:
@@ -296,7 +299,7 @@ def run(result: BenchResult, quick: bool, only: list[str] | None) -> list[str]:
         UnknownPart: a part is asked for that does not exist.
     """
     parts = parts_of(quick)
-    chosen = choose(parts, only)
+    chosen = choose_parts(parts, only, quick)
     cores = Effort.of(quick).cores
     result.emulated.append(f"{emulated.EMULATION}: {cores} of them")
     if not set(chosen) <= {"exchange", "simulated-256"}:

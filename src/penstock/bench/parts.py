@@ -21,6 +21,8 @@ class Part:
     run: Callable[[BenchResult], None]
     ratios: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
+    in_quick: bool = True
+    """Whether a quick run that names no parts has it; what has a target does."""
 
 
 def choose(parts: Collection[str], only: list[str] | None) -> list[str]:
@@ -35,6 +37,15 @@ def choose(parts: Collection[str], only: list[str] | None) -> list[str]:
     return [name for name in parts if not only or name in only]
 
 
+def choose_parts(parts: Mapping[str, Part], only: list[str] | None, quick: bool) -> list[str]:
+    """Return the names of the parts asked for; when none is named, all, or in a quick run those that belong to it.
+
+    Raises:
+        UnknownPart: a part is asked for that does not exist.
+    """
+    return [name for name in choose(parts, only) if only or not quick or parts[name].in_quick]
+
+
 def run_parts(
     result: BenchResult, parts: Mapping[str, Part], only: list[str] | None, quick: bool
 ) -> list[str]:
@@ -46,7 +57,10 @@ def run_parts(
     Raises:
         UnknownPart: a part is asked for that does not exist.
     """
-    chosen = choose(parts, only)
+    chosen = choose_parts(parts, only, quick)
+    if not only and len(chosen) < len(parts):
+        left = ", ".join(name for name in parts if name not in chosen)
+        print(f"-- not part of a quick run, to be named with --only: {left}", file=sys.stderr, flush=True)
     if only:
         keep_earlier(result)
     result.add_figures(**{f"machine_{name}": value for name, value in describe().items()}, quick=quick)

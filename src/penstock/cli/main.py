@@ -63,7 +63,9 @@ def bench(
     name: Annotated[
         str, typer.Argument(help="dynamics, keyed-count, models, papers, rescale, scaling, schedule or sla")
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="under ten minutes, every figure present")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="about ten minutes: every figure that has a target, shorter runs")
+    ] = False,
     json: Json = None,
     only: Annotated[str | None, typer.Option(help="comma-separated parts")] = None,
 ) -> None:

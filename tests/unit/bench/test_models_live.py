@@ -53,7 +53,7 @@ def test_no_judged_setting_is_one_that_was_fitted_on_and_there_are_twelve() -> N
     assert len(judged) == 12 and not judged & fitted
     assert not set(live.JUDGED) & set(live.CALIBRATION)
     assert all(sum(one.cores) <= live.SESSION_CORES for one in judged | fitted)
-    assert min(one.busiest for one in judged) <= 0.3 and 0.75 <= max(one.busiest for one in judged) < 0.9
+    assert min(one.busiest for one in judged) <= 0.3 and 0.75 <= max(one.busiest for one in judged) <= 0.85
 
 
 def test_a_chain_that_follows_the_model_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,10 +63,30 @@ def test_a_chain_that_follows_the_model_is_predicted(monkeypatch: pytest.MonkeyP
     live.judge_errors(result)
     errors = result.figures["model_error"]
     assert errors["epoch"] < 0.1
+    assert result.figures["model_error_ahead"]["epoch"] < 0.1
     assert set(errors) == {"mm1", "mmk", "gigk", "epoch", "epoch-station"}
     assert errors["mmk"] > 0.5, "a queue without epochs sees none of their overhead"
     assert result.figures["model_error_settings_judged"] == 12
     assert result.figures["simulator_error"] == {"mean": 12}
+
+
+def test_the_time_of_a_row_is_taken_from_where_the_model_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "derive_errors", lambda seen, links, intake_s: {})
+    result = BenchResult("models", {})
+    slower = table({150.0: [(2, 4, 1)]})
+    for one in slower.values():
+        one["stages"]["match"]["row_s"] *= 1.2
+    result.figures["chain"] = {"calibration": table(live.CALIBRATION), "judged": slower}
+    live.judge_errors(result)
+    measured, calibrated = result.figures["model_error"], result.figures["model_error_ahead"]
+    assert measured["epoch"] > calibrated["epoch"], "rows that take longer are predicted to wait longer"
+    assert measured["mmk"] != calibrated["mmk"]
+
+
+def test_a_backlog_is_worked_off_by_what_the_tightest_operator_has_to_spare() -> None:
+    # 250 rows/s of 16 ms on five cores: four are busy, so one works off what gathers on four.
+    assert Setting(250.0, (3, 5, 2)).work_off_s(1.5) == pytest.approx(6.0)
+    assert Setting(250.0, (5, 8, 3)).work_off_s(1.5) < 2.0
 
 
 def test_the_simulator_steps_as_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,19 @@ def test_figures_of_another_bench_or_version_or_of_a_run_before_a_whole_one_are_
     whole = BenchResult("rescale", {"python": "3"}, path=path)
     run_parts(whole, {"two": _adds("second")}, None, True)
     assert "first" not in whole.figures
+
+
+def test_a_quick_run_that_names_no_parts_leaves_some_out_and_says_which(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts = {"one": _adds("first"), "two": replace(_adds("second"), in_quick=False)}
+    for only, quick, ran in (
+        (None, True, {"first"}),
+        (None, False, {"first", "second"}),
+        (["two"], True, {"second"}),
+    ):
+        result = BenchResult("rescale", {})
+        assert run_parts(result, parts, only, quick) == []
+        assert {"first", "second"} & set(result.figures) == ran
+        left_out = "to be named with --only: two" in capsys.readouterr().err
+        assert left_out is (quick and only is None)
