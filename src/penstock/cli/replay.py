@@ -39,3 +39,10 @@ def _show(console: Console, found: Replay) -> None:
         highlight=False,
         markup=False,
     )
+    if found.missing_turns:
+        console.print(
+            f"The journal does not tell {counted(found.missing_turns, 'turn')}: a policy that remembers earlier turns may"
+            " decide otherwise without them.",
+            highlight=False,
+            markup=False,
+        )

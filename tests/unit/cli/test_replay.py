@@ -72,6 +72,14 @@ def test_the_recorded_policy_decides_the_same_again(journal: Path) -> None:
     assert ran.stdout.strip() == "gather: 2 decided again, 0 differ; 1 action recorded, 1 now; 1 skipped"
 
 
+def test_turns_that_the_journal_does_not_tell_are_named(journal: Path) -> None:
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert any(line.pop("turns", None) for line in lines)
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = penstock(journal)
+    assert ran.exit_code == 0 and "The journal does not tell 3 turns" in " ".join(ran.stdout.split()), ran.output
+
+
 def test_another_policy_is_shown_where_it_differs(journal: Path) -> None:
     ran = penstock(journal, "--policy", "never")
     assert ran.exit_code == 1
