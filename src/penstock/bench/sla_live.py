@@ -1,7 +1,9 @@
 """The Spark part of `bench sla`: policies on a compressed stretch of the order stream, live, with an emulated service time;
 and the same stretch simulated, beside it.
 
-Success is counted by the data plane from the arrival and commit of rows, by shard and window; policies do not see it.
+The simulator is calibrated by the first policy that was run live: what a row, an epoch and a new task took in it; its
+error is that of the other policies. Success is counted by the data plane from the arrival and commit of rows, by shard
+and window; policies do not see it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from penstock.bench.order_slice import COMPRESSED, MAX_TASKS, SERVICE_PER_S, SHA
 from penstock.bench.ours import await_rows, running
 from penstock.bench.result import BenchResult
 from penstock.bench.sla_runs import DRS_OPTIONS, EPSILON, MEASURED
+from penstock.control.measure.sample import ExecutorSample
 from penstock.control.policy.protocol import Limits, Policy
 from penstock.control.policy.registry import make_policy
 from penstock.control.sla import OPERATOR, SLA
@@ -41,9 +44,12 @@ from penstock.sim.elastic.setting import (
     SimOperator,
     spread_evenly,
 )
+from penstock.spark.measuring import take_sample
 
 SWITCH: Final = "streamswitch"
 STATIC: Final = "static"
+CALIBRATING: Final = ("row_s", "epoch_overhead_s", "touched_shards", "tasks", "placed_s")
+"""What of a `Done` calibrates."""
 POLICIES: Final = (SWITCH, "drs", "drs-lb", STATIC, "penstock")
 """In the order in which they run: the static one has as many tasks as streamswitch had on the mean, rounded up."""
 BOUND: Final = SLA(1.0, 1.0, scope=OPERATOR)
@@ -70,8 +76,34 @@ class Done:
     """Median time that a shard that moved sat out."""
     placed_s: float = 0.0
     """Median time from the wish to move a shard until its new task had it, a new task's start included."""
+    row_s: float = 0.0
+    """Useful time of a row; its sleep is shorter."""
+    epoch_overhead_s: float = 0.0
+    """Mean time of an epoch in which its busiest task does not work."""
+    touched_shards: float = 0.0
+    """Shards with rows in an epoch, on the mean."""
     real_cores: float = 0.0
     system_load: float = 0.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the simulator takes from a live run."""
+
+    service_per_s: float
+    epochs: EpochTiming
+    costs: Costs
+
+
+def derive_calibration(seen: Mapping[str, float]) -> Calibration:
+    """Return the simulator's settings by what a `Done` says of its run: the time of a row as it was, the costs of an epoch
+    in the proportions of the defaults, and as a new task's start the time until a shard had its new task."""
+    usual = EpochTiming(max_work_s=MAX_EPOCH_S)
+    overhead_s = usual.o0_s + usual.o1_s * seen["tasks"] + usual.o2_s * seen["touched_shards"]
+    times = seen["epoch_overhead_s"] / overhead_s
+    timing = replace(usual, o0_s=times * usual.o0_s, o1_s=times * usual.o1_s, o2_s=times * usual.o2_s)
+    start_s = seen["placed_s"] or MEASURED.task_start_s
+    return Calibration(1.0 / seen["row_s"], timing, replace(MEASURED, task_start_s=start_s))
 
 
 def run_live(policy: str, tasks: int, seconds: int) -> Done:
@@ -84,9 +116,14 @@ def run_live(policy: str, tasks: int, seconds: int) -> Done:
         _await_warm(query, int(rows.starts[WARM_S]))
         _steer(query, policy)
         began, meter = time.monotonic(), CpuMeter()
+        before = _sample(query, began)
         seen = _watch(query, seconds)
         latency = query.latency(NAME, began)
         held_up_s, placed_s = ask(query, _move_times)
+        after = _sample(query, began)
+        epochs = max(1, after.epochs - before.epochs)
+        idle_s = (after.epochs_s - before.epochs_s) - (after.longest_task_s - before.longest_task_s)
+        rows_done = max(1, int(after.completed.sum() - before.completed.sum()))
         success = query.elasticity.success()[NAME].ratio
         return Done(
             policy,
@@ -97,9 +134,17 @@ def run_live(policy: str, tasks: int, seconds: int) -> Done:
             sum(one.acted for one in query.decisions()),
             held_up_s,
             placed_s,
+            float(after.busy_s.sum() - before.busy_s.sum()) / rows_done,
+            idle_s / epochs,
+            (after.touched_shards - before.touched_shards) / epochs,
             meter.read().cores,
             os.getloadavg()[0],
         )
+
+
+def _sample(query: Any, since_s: float) -> ExecutorSample:
+    found: ExecutorSample = ask(query, lambda engine: take_sample(engine, [], since_s)).executors[NAME]
+    return found
 
 
 def _make(policy: str) -> Policy:
@@ -159,15 +204,16 @@ def _tasks_and_waiting(engine: Any) -> tuple[int, int]:
     return leased, int((run.counts.arrived - run.counts.completed).sum())
 
 
-def make_case(seconds: int, epochs: EpochTiming | None = None, costs: Costs = MEASURED) -> Case:
-    """Return the same stretch for the simulator, on one node."""
+def make_case(seconds: int, by: Calibration, *, ideal: bool = False) -> Case:
+    """Return the same stretch for the simulator, on one node; an ideal one has no epochs."""
     rows = OrderSlice(seconds, WARM_S)
     nodes = (SimNode("driver", MAX_TASKS),)
-    match = SimOperator(NAME, SHARDS, SERVICE_PER_S, state_bytes=32 * 1024)
+    match = SimOperator(NAME, SHARDS, by.service_per_s, state_bytes=32 * 1024)
+    epochs = None if ideal else by.epochs
 
     def setting(tasks: int) -> Setting:
         placed = SimExecutor(NAME, spread_evenly(SHARDS, nodes, tasks))
-        return Setting(nodes, (match,), {NAME: placed}, costs=costs, epochs=epochs)
+        return Setting(nodes, (match,), {NAME: placed}, costs=by.costs, epochs=epochs)
 
     return Case(
         "order-slice",
@@ -183,9 +229,9 @@ def make_case(seconds: int, epochs: EpochTiming | None = None, costs: Costs = ME
     )
 
 
-def run_simulated(policy: str, tasks: int, seconds: int, epochs: EpochTiming | None = None) -> Done:
+def run_simulated(policy: str, tasks: int, seconds: int, by: Calibration) -> Done:
     """Run the same policy, or the oracle, on the same orders in the simulator."""
-    case = make_case(seconds, epochs)
+    case = make_case(seconds, by, ideal=policy == ORACLE)
     found: Result
     if policy == ORACLE:
         found = run_oracle(case)
@@ -211,11 +257,18 @@ class LiveBench:
         tasks = self._equal_tasks() if policy == STATIC else START_TASKS
         penstock.session("penstock-bench-sla", cores=MAX_TASKS)
         self._add(self.figures, run_live(policy, tasks, self._seconds))
+        by = self._calibration(policy)
         beside = self.figures.setdefault("simulated", {})
-        self._add(beside, run_simulated(policy, tasks, self._seconds, EpochTiming()))
+        self._add(beside, run_simulated(policy, tasks, self._seconds, by))
         if ORACLE not in beside.get("success", {}):
-            self._add(beside, run_simulated(ORACLE, MAX_TASKS, self._seconds))
+            self._add(beside, run_simulated(ORACLE, MAX_TASKS, self._seconds, by))
         self._judge()
+
+    def _calibration(self, policy: str) -> Calibration:
+        """Return what the first live run says of the machine; this is it where there is no other."""
+        self.figures.setdefault("calibrated_by", policy)
+        first = self.figures["calibrated_by"]
+        return derive_calibration({n: by[first] for n, by in self.figures.items() if n in CALIBRATING})
 
     def _equal_tasks(self) -> int:
         """Return the tasks of the static that costs as much as streamswitch did; the start's where it was not run."""
@@ -231,8 +284,9 @@ class LiveBench:
         """Say by how much the simulator was off, and whether policies come in the same order in both."""
         beside = self.figures["simulated"]
         there = [one for one in POLICIES if one in self.figures["success"] and one in beside["success"]]
+        judged = [one for one in there if one != self.figures["calibrated_by"]] or there
         self._result.figures["simulator_error"] = {
-            name: round(float(np.mean([abs(beside[f][one] / self.figures[f][one] - 1) for one in there])), 4)
+            name: round(float(np.mean([abs(beside[f][one] / self.figures[f][one] - 1) for one in judged])), 4)
             for name, f in (("mean", "mean_s"), ("p99", "p99_s"), ("cores", "tasks"))
         }
         for name, figures in (("order", self.figures), ("simulated_order", beside)):

@@ -43,13 +43,18 @@ def test_the_rate_of_each_second_is_its_orders_and_the_opening_stands_out(orders
 def test_a_live_part_is_measured_and_kept_beside_those_of_earlier_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = []
+    tasks, used = [], []
 
     def run_live(policy: str, given: int, seconds: int) -> sla_live.Done:
         tasks.append((policy, given, seconds))
-        return sla_live.Done(policy, 0.9 if policy == "streamswitch" else 0.8, 4.2, 0.5, 2.0, 7)
+        row_s = 0.006 if policy == "streamswitch" else 0.007
+        return sla_live.Done(
+            policy, 0.9 if policy == "streamswitch" else 0.8, 4.2, 0.5, 2.0, 7,
+            placed_s=0.3, row_s=row_s, epoch_overhead_s=0.03, touched_shards=40.0,
+        )  # fmt: skip
 
-    def run_simulated(policy: str, given: int, seconds: int, epochs: object = None) -> sla_live.Done:
+    def run_simulated(policy: str, given: int, seconds: int, by: sla_live.Calibration) -> sla_live.Done:
+        used.append((policy, by))
         return sla_live.Done(policy, 0.95 if policy == "streamswitch" else 0.85, 4.0, 0.4, 2.0, 7)
 
     monkeypatch.setattr(sla_live, "run_live", run_live)
@@ -63,6 +68,12 @@ def test_a_live_part_is_measured_and_kept_beside_those_of_earlier_runs(
     assert figures["spark"]["success"] == {"streamswitch": 0.9, "static": 0.8}
     assert figures["spark"]["tasks"]["streamswitch"] == 4.2
     assert figures["spark"]["order"] == figures["spark"]["simulated_order"] == "streamswitch > static"
+    assert figures["spark"]["calibrated_by"] == "streamswitch"
+    assert [policy for policy, _ in used] == ["streamswitch", "oracle", "static"]
+    (by,) = {by for _, by in used}  # the first live run calibrates all
+    assert by.service_per_s == pytest.approx(1 / 0.006)
+    overhead_s = by.epochs.o0_s + 4.2 * by.epochs.o1_s + 40 * by.epochs.o2_s
+    assert overhead_s == pytest.approx(0.03) and by.costs.task_start_s == 0.3
     assert figures["simulator_error"] == pytest.approx({"mean": 0.2, "p99": 0.0, "cores": 0.0476}, abs=1e-3)
 
 
