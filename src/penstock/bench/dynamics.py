@@ -57,7 +57,7 @@ POLICIES: Final = {
     "naive_ec": "naive-ec",
 }
 """Name in figures -> policy. Static goes first: its rate says how fast the machine is, and so when to shuffle."""
-EXCHANGE_CORES: Final = 16
+EXCHANGE_CORES: Final = 20
 IN_QUICK: Final = ("zipf-08-w2", "zipf-08-w16", "hot-keys-w2", "latency-hot-keys", "simulated-256")
 """Parts of a quick run that names none: those with every figure that has a target, in about ten minutes."""
 

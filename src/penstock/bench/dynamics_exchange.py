@@ -26,39 +26,38 @@ from penstock.control.plan.guards import Guards
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.starting import RESERVE
 from penstock.topology.sla import SLA
+from penstock.workloads.dynamics import Dynamics, mean_ceiling, shard_of_keys
 from penstock.workloads.exchange import matching_states
 from penstock.workloads.exchange_matching import REPORT_DDL, match
-from penstock.workloads.exchange_orders import ORDER_DDL, ORDER_SCHEMA, STOCKS, orders
+from penstock.workloads.exchange_orders import ORDER_DDL, ORDER_SCHEMA, STOCKS, WARM_UP_ORDERS, orders
 
 NODES: Final = 3
 TRANSACTOR: Final = "transactor"
 ANALYTICS: Final = tuple([f"statistics{n}" for n in range(6)] + [f"events{n}" for n in range(5)])
-ORDER_S: Final = 1e-3
-REPORT_S: Final = 1e-4
+ORDER_S: Final = 6e-3
+REPORT_S: Final = 3e-4
+"""Long enough that the emulated cores are the limit, not the two real ones that all twelve operators share."""
 SHARDS: Final = 64
+POPULARITY: Final = Dynamics(keys=STOCKS, zipf=0.8, payload_bytes=0)
+SHUFFLES_PER_MINUTE: Final = 2
 SLA_S: Final = 0.5
 EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True)
 class ShuffledOrders:
-    """The orders of the exchange, their stocks renamed by another permutation every so many orders; 0: never."""
+    """The orders of the exchange after its warm-up, their stocks drawn by a popularity that is shuffled while they flow.
 
-    orders_per_shuffle: int = 0
-    seed: int = 0
+    The exchange's own popularity is that of a whole day; at any moment fewer stocks are traded more (figure 15).
+    """
+
+    popularity: Dynamics
 
     def __call__(self, offset: int, count: int) -> pa.RecordBatch:
-        made = orders(offset, count)
-        if not self.orders_per_shuffle:
-            return made
-        number = np.arange(offset, offset + count) // self.orders_per_shuffle
-        stock = made.column("stock").to_numpy().copy()
-        for shuffle in np.unique(number).tolist():
-            names = np.random.default_rng((self.seed, shuffle)).permutation(STOCKS).astype(np.int32)
-            mine = number == shuffle
-            stock[mine] = names[stock[mine]]
+        made = orders(WARM_UP_ORDERS + offset, count)
+        stock = self.popularity(offset, count).column("key").cast(pa.int32())
         at = ORDER_SCHEMA.get_field_index("stock")
-        return made.set_column(at, ORDER_SCHEMA.field("stock"), pa.array(stock, pa.int32()))
+        return made.set_column(at, ORDER_SCHEMA.field("stock"), stock)
 
 
 def transact(key: Any, rows: Any, state: Any) -> Any:
@@ -124,9 +123,15 @@ def measure_exchange(
 
     Static keeps the cores that the topology declares: its own even share would starve the transactor.
     """
-    # The transactor's share of the cores is what limits it; shuffles come about twice a minute at that rate.
-    possible = (cores - len(ANALYTICS)) / ORDER_S
-    source = ShuffledOrders(round(30 * possible))
+    # The transactor's share of the cores is what limits it; shuffles come about as often as said at that rate.
+    own = cores - len(ANALYTICS)
+    popularity = POPULARITY.shuffling(SHUFFLES_PER_MINUTE, own / ORDER_S)
+    source = ShuffledOrders(popularity)
+    hashed = shard_of_keys(STOCKS, SHARDS, pa.int32())
+    result.add_figures(
+        exchange_ceiling=mean_ceiling(popularity, range(10), hashed, np.arange(SHARDS) % own),
+        exchange_transactor_cores=own,
+    )
     for policy, registered in policies.items():
         stream = topology(source, emulated.UNBOUNDED_PER_S, cores)
         with running(stream, maxEpochSeconds=0.4, maxWaitingBytes=8 << 20) as query:
@@ -149,6 +154,10 @@ def measure_exchange(
                     f"exchange_{policy}_actions": sum(one.acted for one in query.decisions()),
                 }
             )
+            result.figures[f"exchange_{policy}_journal"] = [
+                str(one) for one in query.decisions() if one.acted
+            ]
+            result.write()
 
 
 def _totals(engine: Any) -> tuple[int, int, int]:

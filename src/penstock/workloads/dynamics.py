@@ -24,6 +24,7 @@ SCHEMA: Final = pa.schema(
 DDL: Final = "key long not null, payload binary not null"
 
 _CELL_BITS: Final = 18
+_LONG: Final = pa.int64()
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -99,9 +100,9 @@ class Dynamics:
             start = end
 
 
-def shard_of_keys(keys: int, shards: int) -> npt.NDArray[np.int64]:
-    """Return the shard that each key from 0 on is hashed to."""
-    column = pa.array(np.arange(keys, dtype=np.int64))
+def shard_of_keys(keys: int, shards: int, kind: pa.DataType = _LONG) -> npt.NDArray[np.int64]:
+    """Return the shard that each key from 0 on is hashed to, in a column of some kind of integers."""
+    column = pa.array(np.arange(keys), kind)
     return shards_of(hash_keys([column], ["key"], "dynamics"), shards).astype(np.int64)
 
 
