@@ -30,8 +30,11 @@ from penstock.bench.dynamics_runs import (
     LONG_EPOCH_S,
     ROW_S,
     SATURATED,
+    START_S,
     Seen,
     look,
+    rising,
+    settle,
     turn_s,
     under,
 )
@@ -145,7 +148,8 @@ def measure_latency(result: BenchResult, name: str, effort: Effort) -> None:
     rows = source.shuffling(2, rate)
     means: dict[str, float] = {}
     for policy, registered in POLICIES.items():
-        with under(registered, rows, effort.cores, rate) as query:
+        with under(registered, rows, effort.cores, rising(rate)) as query:
+            settled = settle(query, rate)
             seen = look(query, effort.warm_s, effort.latency_s)
         loads = derive_task_loads(
             rows.by_key(rows.shuffle_at(seen.sightings[-1].rows)), shard_of, seen.task_of
@@ -158,13 +162,15 @@ def measure_latency(result: BenchResult, name: str, effort: Effort) -> None:
                     seen.epoch_s, seen.longest_task_s, rate * ROW_S * float(loads.max())
                 ),
                 f"{tag}_{policy}_at_08_epoch_ms": 1e3 * seen.epoch_s,
+                f"{tag}_{policy}_at_08_settled": settled,
             }
         )
     result.add_figures(**{f"{tag}_latency_rate_per_s": rate})
     for policy in ("static", "resource_centric"):
         result.add_ratio(f"{policy}_vs_elastic_latency_{tag}", [means[policy]], [means["elastic"]])
     fast = 0.9 * capacity["elastic"]
-    with under(POLICIES["static"], source.shuffling(2, fast), effort.cores, fast) as query:
+    with under(POLICIES["static"], source.shuffling(2, fast), effort.cores, rising(fast)) as query:
+        time.sleep(START_S)
         first = look(query, effort.warm_s, 1.0)
         seen = look(query, 0.0, effort.latency_s)
     grown = (seen.waiting_rows - first.waiting_rows) / seen.seconds * 60

@@ -33,6 +33,10 @@ than the mean, by a share that falls with the root of its length; static's busie
 EVERY_S: Final = 0.2
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
+START_S: Final = 8.0
+SETTLED_WITHIN_S: Final = 60.0
+FEW_WAIT_S: Final = 0.5
+"""Rows of so much time may wait at a moment that counts as steady."""
 STALL_S: Final = 0.5
 """A sleep that takes this much longer than asked for means that the machine stood still."""
 SATURATED: Final = Guards(
@@ -98,6 +102,29 @@ def under(
         yield query
 
 
+def rising(rate_per_s: float) -> list[tuple[float, float]]:
+    """Return a rate that comes slowly at first: tasks take a while to start, and what gathered meanwhile would wait for
+    as long as the policy with least to spare needs to work it off."""
+    return [(START_S, rate_per_s / 10), (0.0, rate_per_s)]
+
+
+def settle(query: Any, rate_per_s: float) -> bool:
+    """Wait for the whole rate of `rising` and until few rows wait; return whether that came about in time."""
+    time.sleep(START_S)
+    ends = time.monotonic() + SETTLED_WITHIN_S
+    while time.monotonic() < ends:
+        if waiting_rows(query) < FEW_WAIT_S * rate_per_s:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def waiting_rows(query: Any) -> int:
+    """Return the rows that have come and are not worked off, as last reported."""
+    report = query.lastProgress
+    return int(report["operators"][NAME]["waitingRows"] + report["inputs"]["rows"]["behindRows"])
+
+
 def look(query: Any, warm_s: float, seconds: float) -> Seen:
     """Look at a query once a second, after a while that is not looked at."""
     time.sleep(warm_s)
@@ -124,8 +151,7 @@ def look(query: Any, warm_s: float, seconds: float) -> Seen:
         epochs_s / max(1, epochs),
         (sightings[-1].at_s - sightings[0].at_s) / max(1, epochs),
         longest_s / max(1, epochs),
-        query.lastProgress["operators"][NAME]["waitingRows"]
-        + query.lastProgress["inputs"]["rows"]["behindRows"],
+        waiting_rows(query),
         len(acted),
         int(moved),
         meter.read().cores,
