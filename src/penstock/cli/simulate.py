@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from rich.console import Console
 
 from penstock.cli.output import answer, check_writable, one_line_errors, plain
 from penstock.cli.simulate_view import check_plots, comparison_table, write_html, write_plots
-from penstock.control.policy.registry import make_policy
+from penstock.control.policy.registry import make_policy, make_policy_for
+from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
 from penstock.sim.elastic.cases import Case, order_stream_case
 from penstock.sim.elastic.compare import Contender, Result, compare, make_guards, static, summarise
 from penstock.sim.elastic.setting import EpochTiming
 from penstock.sim.elastic.topologies import paper_case
+from penstock.words import counted
 from penstock.workloads.paper_topologies import TOPOLOGIES
 
 WORKLOADS: dict[str, Callable[..., Case]] = {
@@ -52,16 +55,17 @@ def run_simulate(
             check_writable(path)
         if plots is not None:
             check_plots()
-        contenders = [derive_contender(text) for text in policies]
         numbers = read_seeds(seeds)
-        cases = (
-            WORKLOADS[workload](
-                seed, seconds=hours * 3600.0, interval_s=interval_s, epochs=EpochTiming() if epochs else None
-            )
-            for seed in numbers
-        )
+
+        def make(seed: int) -> Case:
+            timing = EpochTiming() if epochs else None
+            return WORKLOADS[workload](seed, seconds=hours * 3600.0, interval_s=interval_s, epochs=timing)
+
+        first = make(numbers[0])
+        contenders = [derive_contender(text, first.sla) for text in policies]
+        cases = chain([first], map(make, numbers[1:]))
         results = compare(cases, contenders, lambda what: typer.echo(what, err=True))
-        title = f"{workload}, {hours:g} simulated hours, {len(numbers)} seeds"
+        title = f"{workload}, {hours:g} simulated hours, {counted(len(numbers), 'seed')}"
 
         def show(console: Console) -> None:
             console.print(comparison_table(results, title))
@@ -105,18 +109,18 @@ def read_seeds(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def derive_contender(text: str) -> Contender:
+def derive_contender(text: str, sla: SLA) -> Contender:
     """Return the contender that a text names: `static_8`, `streamswitch`, `streamswitch:margin=0.4` or `advise:drs`.
 
     Raises:
-        DeclarationError: it names none.
+        DeclarationError: it names none, or options that do not go with the bound.
     """
     if text.startswith(_STATIC):
         number = text[len(_STATIC) :]
         if not (number.isascii() and number.isdigit()) or not int(number):
             raise DeclarationError(f"policy '{text}': write static_8 for eight tasks.")
         return static(int(number))
-    guards = make_guards(make_policy(text))  # says at once what is wrong with it
+    guards = make_guards(make_policy_for(sla, text))  # says at once what is wrong with it
     return Contender(text, lambda: make_policy(text), guards=guards)
 
 

@@ -77,7 +77,9 @@ def test_turns_that_the_journal_does_not_tell_are_named(journal: Path) -> None:
     assert any(line.pop("turns", None) for line in lines)
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ran = penstock(journal)
-    assert ran.exit_code == 0 and "The journal does not tell 3 turns" in " ".join(ran.stdout.split()), ran.output
+    assert ran.exit_code == 0 and "The journal does not tell 3 turns" in " ".join(ran.stdout.split()), (
+        ran.output
+    )
 
 
 def test_another_policy_is_shown_where_it_differs(journal: Path) -> None:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.cli.simulate import derive_contender
+from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
 
 SHORT = ["simulate", "--hours", "0.01", "--policy", "static_18", "--policy", "static_20"]
@@ -77,11 +78,12 @@ def test_plots_are_written_or_the_extra_is_named(tmp_path: Path) -> None:
         ("static_²", "write static_8"),
         ("nobody", "no policy 'nobody'"),
         ("nobody:=1", "name=value"),
+        ("drs:t_min_s=2", "t_min"),
     ],
 )
 def test_a_policy_that_is_not_there_is_refused_by_name(text: str, says: str) -> None:
     with pytest.raises(DeclarationError, match=says):
-        derive_contender(text)
+        derive_contender(text, SLA(1.0))
 
 
 def test_an_unknown_workload_is_refused_with_those_there_are() -> None:
@@ -98,6 +100,8 @@ def test_an_unknown_workload_is_refused_with_those_there_are() -> None:
         (("--hours", "nan"), "--hours must be"),
         (("--hours", "inf"), "--hours must be"),
         (("--hours", "1e-6"), "is shorter than 1 s"),
+        (("--hours", "9"), "has 4 hours: simulate at most so many"),
+        (("--policy", "drs:t_min_s=2"), "t_min"),
         (("--seeds", "a"), "'a' is no seed"),
         (("--seeds", ""), "'' is no seed"),
         (("--seeds", "1,-2"), "'-2' is no seed"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.control.policy.protocol import Limits
 from penstock.control.sla import OPERATOR, SLA
+from penstock.errors import DeclarationError
 from penstock.sim.elastic.arrivals import Arrivals, BinnedArrivals
 from penstock.sim.elastic.setting import (
     Costs,
@@ -58,7 +59,15 @@ def order_stream_case(
     nodes: tuple[SimNode, ...] = FOUR_NODES,
     interval_s: float = 0.1,
 ) -> Case:
-    """The order stream of StreamSwitch 6: one operator, (L, T) = (1 s, 1 s), four nodes, δ = 100 ms."""
+    """The order stream of StreamSwitch 6: one operator, (L, T) = (1 s, 1 s), four nodes, δ = 100 ms.
+
+    Raises:
+        DeclarationError: more seconds than its day has.
+    """
+    if seconds > order_stream.SECONDS:
+        raise DeclarationError(
+            f"the day of the order stream has {order_stream.SECONDS / 3600:g} hours: simulate at most so many."
+        )
     day = order_stream.make_order_day(seed)
     match = SimOperator(
         MATCH, order_stream.SHARDS, order_stream.SERVICE_PER_S, state_bytes=day.state_bytes, row_bytes=100
