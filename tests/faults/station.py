@@ -12,12 +12,12 @@ from penstock.dataplane import messages, paths, records
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.lease_home import LeaseIdentity
-from penstock.dataplane.positions import Budget, take_epoch
 from penstock.dataplane.program import Program
 from penstock.dataplane.records import Record, TaskPart
 from penstock.dataplane.run import Run
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.snapshots import complete_snapshots
+from penstock.dataplane.taking import Budget, take_epoch
 from penstock.dataplane.worker import Worker
 
 

@@ -181,7 +181,7 @@ PLANTED = (
     ),
     Planted(
         "a range cut inside a segment begins at its first row again",
-        {"penstock.dataplane.positions": [("low = end.row if item.epoch == end.epoch else 0", "low = 0")]},
+        {"penstock.dataplane.taking": [("low = end.row if item.epoch == end.epoch else 0", "low = 0")]},
     ),
     Planted(
         "bring leaves out the first delta after the snapshot",

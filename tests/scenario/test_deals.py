@@ -14,14 +14,14 @@ from tests.scenario.mutants import Changes, mutated
 from penstock.sim.protocol import Outcome, simulate
 from penstock.sim.weather import dealt_weather_of
 
-POSITIONS = "penstock.dataplane.positions"
+TAKING = "penstock.dataplane.taking"
 EXECUTORS = "penstock.dataplane.executors"
 REDEALING = "penstock.dataplane.redealing"
 CHAINS = "penstock.dataplane.chains"
 
 PLANTED: dict[str, Changes] = {
     "rows of after a deal overtake those of before it": {
-        POSITIONS: [("(item.barrier and not is_reached(item))", "False")]
+        TAKING: [("(item.barrier and not is_reached(item))", "False")]
     },
     "a shard is in two chains": {
         EXECUTORS: [

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.dataplane import records
 from penstock.dataplane.channel import EdgeSpec
-from penstock.dataplane.positions import START, ChannelKey, Channels, PublishedRows, ShardGroup, is_idle
+from penstock.dataplane.positions import START, ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import StageSpec
 from penstock.dataplane.records import (
     END_US,
@@ -33,6 +33,7 @@ from penstock.dataplane.records import (
 )
 from penstock.dataplane.standing import Moved, advance
 from penstock.dataplane.state.protocol import U16, U64
+from penstock.dataplane.watermarks import Channels, is_idle
 from penstock.errors import CorruptFileError
 
 

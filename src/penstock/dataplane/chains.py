@@ -15,7 +15,7 @@ from penstock.dataplane import paths, records
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.executors import begin_shares, in_order, pass_shards, spread_specs
-from penstock.dataplane.positions import START, ChannelKey, PieceTaken, PublishedRows, ShardGroup
+from penstock.dataplane.positions import START, ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.records import (
     END_US,
@@ -26,6 +26,7 @@ from penstock.dataplane.records import (
     Redeal,
 )
 from penstock.dataplane.standing import oldest
+from penstock.dataplane.taking import PieceTaken
 
 
 def _begin(program: Program) -> dict[str, Chain]:

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dataplane import records
-from penstock.dataplane.positions import GroupTake, PublishedRows
+from penstock.dataplane.positions import PublishedRows
 from penstock.dataplane.records import Record
 from penstock.dataplane.rowcosts import RowCosts
 from penstock.dataplane.sojourns import Sojourns
 from penstock.dataplane.state.protocol import I64, U16
+from penstock.dataplane.taking import GroupTake
 
 
 class Counts:

@@ -23,7 +23,6 @@ from penstock.dataplane.operator_steps import OperatorSteps
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.placing import Placing
-from penstock.dataplane.positions import GroupTake, stamp_of, take_epoch
 from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.redealing import Redealing
@@ -34,6 +33,7 @@ from penstock.dataplane.snapshots import complete_snapshots
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.standing import waiting_rows
 from penstock.dataplane.state.protocol import U16
+from penstock.dataplane.taking import GroupTake, stamp_of, take_epoch
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
 
 STORAGE_RETRIES = 8

@@ -17,10 +17,11 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dataplane.positions import ChannelKey, Level, PublishedRows, ShardGroup, cut_at
+from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.records import Position, TaskPart
 from penstock.dataplane.standing import Standing, stand
 from penstock.dataplane.state.protocol import I64, U16
+from penstock.dataplane.taking import Level, cut_at
 
 _WEIGHT = 0.2
 _WEIGHT_UP = 0.6

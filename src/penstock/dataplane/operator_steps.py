@@ -12,11 +12,12 @@ from penstock.dataplane import messages, paths, records
 from penstock.dataplane.channel import Deal
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.levels import derive_levels, is_uneven
-from penstock.dataplane.positions import ChannelKey, GroupTake, Level, PublishedRows, in_turns
+from penstock.dataplane.positions import ChannelKey, PublishedRows
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.run import Run
 from penstock.dataplane.snapshots import due_snapshots
 from penstock.dataplane.state.protocol import U16
+from penstock.dataplane.taking import GroupTake, Level, in_turns
 
 if TYPE_CHECKING:
     from penstock.dataplane.engine import Engine

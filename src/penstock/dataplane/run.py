@@ -15,12 +15,12 @@ from penstock.dataplane.chain import Chain
 from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.levels import SLOW_RATIO, TaskRates, follow
-from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.resuming import resolve_first
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.shards import Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
+from penstock.dataplane.taking import Budget, GroupTake, PieceTaken
 from penstock.errors import PenstockError
 
 _SIZE_WEIGHT = 0.2

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.dataplane.positions import stamp_of
 from penstock.dataplane.records import Record
 from penstock.dataplane.run import Phase, Run, SinkWork
+from penstock.dataplane.taking import stamp_of
 
 if TYPE_CHECKING:
     from penstock.dataplane.engine import Engine

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from penstock.dataplane import records
 from penstock.dataplane.latency import LatencyLog
-from penstock.dataplane.positions import GroupTake, rows_by_shard
 from penstock.dataplane.records import Record, Stamp, combine_stamps
 from penstock.dataplane.state.protocol import I64
+from penstock.dataplane.taking import GroupTake, rows_by_shard
 
 F64 = npt.NDArray[np.float64]
 

@@ -9,8 +9,8 @@ import pytest
 from tests.faults.runs import KEPT, fast_disk
 
 from penstock.dataplane.counting import Counts
-from penstock.dataplane.positions import GroupTake
 from penstock.dataplane.records import Record, TaskPart, pack_u16
+from penstock.dataplane.taking import GroupTake
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import local_program
 

@@ -22,7 +22,7 @@ from penstock.dataplane.compile import compile_program
 from penstock.dataplane.executors import begin_shares, in_order, pass_shards, spread_specs
 from penstock.dataplane.exports import add_exports, stage_name
 from penstock.dataplane.inspecting import look, view_stages
-from penstock.dataplane.positions import START, Budget, ChannelKey, PublishedRows, ShardGroup, take_epoch
+from penstock.dataplane.positions import START, ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import Program, executor_name, operator_of
 from penstock.dataplane.records import (
     Extent,
@@ -35,6 +35,7 @@ from penstock.dataplane.records import (
     pack_u32,
 )
 from penstock.dataplane.splitting import plan_merge, plan_split
+from penstock.dataplane.taking import Budget, take_epoch
 from penstock.dataplane.verifying import verify
 from penstock.errors import CorruptFileError, PlanError
 from penstock.sim.inprocess import Driver

@@ -21,9 +21,10 @@ from penstock.dataplane.exports import (
     read_manifest,
     read_rows,
 )
-from penstock.dataplane.positions import ChannelKey, PieceTaken, PublishedRows
+from penstock.dataplane.positions import ChannelKey, PublishedRows
 from penstock.dataplane.records import Published
 from penstock.dataplane.run import SinkWork
+from penstock.dataplane.taking import PieceTaken
 from penstock.errors import CheckpointError, CorruptFileError, DeclarationError
 from penstock.sim.programs import memory_program
 

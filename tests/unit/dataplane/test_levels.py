@@ -7,14 +7,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.dataplane.test_positions import KEY, OTHER, published, shards
+from tests.unit.dataplane.test_taking import KEY, OTHER, published, shards
 
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.levels import READ_S, TaskRates, derive_levels, is_uneven, late_shards
-from penstock.dataplane.positions import START, Budget, Channels, ShardGroup, take_epoch
+from penstock.dataplane.positions import START, ShardGroup
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Position, TaskPart
 from penstock.dataplane.standing import Moved, advance, waiting_rows
+from penstock.dataplane.taking import Budget, take_epoch
+from penstock.dataplane.watermarks import Channels
 
 TASKS = 3
 SHARDS = 6

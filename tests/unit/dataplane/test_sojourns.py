@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.faults.runs import KEPT, fast_disk
 
 from penstock.control.sla import SLA
-from penstock.dataplane.positions import ChannelKey, GroupTake, PieceTaken, PublishedRows, stamp_of
+from penstock.dataplane.positions import ChannelKey, PublishedRows
 from penstock.dataplane.records import Extent, Published, Record, Segment, Stamp, TaskPart, pack_u16
 from penstock.dataplane.sojourns import Bound, Pairs, Sojourns, Stay, stays_of
+from penstock.dataplane.taking import GroupTake, PieceTaken, stamp_of
 from penstock.sim.elastic.truth import Truth
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import local_program

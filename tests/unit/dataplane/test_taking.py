@@ -10,22 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.dataplane import positions
+from penstock.dataplane import taking
 from penstock.dataplane.levels import derive_levels
-from penstock.dataplane.positions import (
-    START,
-    Budget,
-    ChannelKey,
-    Channels,
-    GroupTake,
-    PublishedRows,
-    ShardGroup,
-    stamps_of,
-    take_epoch,
-    take_range,
-)
-from penstock.dataplane.records import END_US, IDLE_US, Extent, Position, Published, Segment, Stamp, pack_u32
+from penstock.dataplane.positions import START, ChannelKey, PublishedRows, ShardGroup
+from penstock.dataplane.records import Extent, Position, Published, Segment, Stamp, pack_u32
 from penstock.dataplane.standing import Moved, advance, oldest, waiting_rows
+from penstock.dataplane.taking import Budget, GroupTake, stamps_of, take_epoch, take_range
 
 KEY = ChannelKey(0, "source")
 OTHER = ChannelKey(1, "other")
@@ -276,7 +266,7 @@ def test_stamps_are_weighted_by_the_rows_that_were_taken() -> None:
 @pytest.mark.parametrize("budget", [1, 2, 5, 7, 100])
 def test_a_cut_never_takes_more_than_the_budget_unless_one_row_per_shard_does(budget: int) -> None:
     counts = np.array([7, 3, 0, 12], np.int64)
-    cut = positions.cut_at(counts, 0, budget)
+    cut = taking.cut_at(counts, 0, budget)
     rows = int(np.minimum(counts, cut).sum())
     assert rows <= max(budget, 3)
     more = int(np.minimum(counts, cut + 1).sum())
@@ -289,51 +279,3 @@ def test_an_epoch_is_bounded_in_bytes_too() -> None:
     assert (end, len(pieces)) == (Position(3, 0), 2)
     end, pieces = take_range(items, START, shards(0, 1), Budget(1_000, 250), None)
     assert end == Position(1, 1), "cut inside a producer epoch that alone is more"
-
-
-SECOND = ChannelKey(0, "source#2")
-
-
-def _said(epoch: int, mark: int | None, *barrier: str) -> PublishedRows:
-    return PublishedRows(Published(epoch, [], None, mark, list(barrier)), 2)
-
-
-@pytest.mark.parametrize("before", [END_US, IDLE_US, 50])
-def test_a_chain_that_says_nothing_at_a_barrier_is_no_longer_held_to_what_it_said(before: int) -> None:
-    both = ("source", "source#2")
-    takes = take_epoch(
-        [ShardGroup(shards(0, 1), {KEY: Position(5), SECOND: START}, {KEY: 40, SECOND: before}, 40)],
-        np.array([True, True]),
-        {KEY: [_said(7, 100, *both)], SECOND: [_said(7, None, *both)]},
-        Budget(100),
-        Channels({KEY, SECOND}, {KEY, SECOND}),
-    )
-    assert [one.watermark_us for one in takes[0].ranges] == [100, None]
-    assert takes[0].watermark_us == 40
-
-
-@pytest.mark.parametrize(
-    ("marks", "expected", "apart"),
-    [
-        ((100, IDLE_US), 40, 100),
-        ((IDLE_US, 100), 40, 100),
-        ((100, END_US), 100, 100),
-        ((IDLE_US, END_US), 40, 40),
-        ((100, 90), 90, 90),
-    ],
-)
-def test_of_two_executors_an_idle_one_is_behind_while_the_other_is_not_idle(
-    marks: tuple[int, int], expected: int, apart: int
-) -> None:
-    def watermark(other: ChannelKey) -> int | None:
-        takes = take_epoch(
-            [ShardGroup(shards(0, 1), {KEY: START, other: START}, {}, 40)],
-            np.array([True, True]),
-            {KEY: [_said(1, marks[0])], other: [_said(1, marks[1])]},
-            Budget(100),
-            Channels({KEY, other}, {KEY, other}),
-        )
-        return takes[0].watermark_us
-
-    assert watermark(SECOND) == expected
-    assert watermark(OTHER) == apart, "inputs of different operators"
