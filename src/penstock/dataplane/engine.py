@@ -8,13 +8,12 @@ same code. Only what `on_appended` confirmed is ever published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.cleanup import plan_cleanup
-from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.handing import HANDOVER_S
 from penstock.dataplane.latency import Latency, LatencyLog
@@ -27,6 +26,7 @@ from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.redealing import Redealing
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
+from penstock.dataplane.serving import Serving
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sink_steps import SinkSteps
 from penstock.dataplane.snapshots import complete_snapshots
@@ -111,13 +111,14 @@ class Engine:
         self.operators = OperatorSteps(self)
         self.sinks = SinkSteps(self)
         self.placing = Placing(self)
+        self.serving = Serving(self, self.placing.is_planned, self.placing.on_served)
         self.redealing = Redealing(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, capacity: int) -> None:
         """Begin: write the first base of this generation, then accept leases."""
-        self.placing.capacity = capacity
+        self.serving.capacity = capacity
         self.placing.fit(capacity)
         for run in self.runs.values():
             run.rows_at = self._clock()
@@ -125,13 +126,9 @@ class Engine:
 
     def set_capacity(self, leases: int) -> None:
         """Say how many leases can be held at most; tasks are dealt over what there is."""
-        self.placing.capacity = max(1, leases)
-        self.placing.assign()
+        self.serving.capacity = max(1, leases)
+        self.serving.assign()
         self.step()
-
-    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int] | None = None) -> None:
-        """Say which nodes there are, leases on them or not, and how many tasks each can run for this query."""
-        self.placing.set_nodes(nodes, slots or {})
 
     def place(self, wanted: Sequence[Placement], timeout_s: float = PLAN_TIMEOUT_S) -> None:
         """Give stages other tasks, nodes or shards; each begins at its next boundary, the others do not notice.
@@ -191,18 +188,14 @@ class Engine:
 
     def wanted_leases(self) -> int:
         """How many leases the stages could use, at most the capacity."""
-        return 0 if self.stopping or self.failed else self.placing.wanted_leases()
-
-    def foresee_leases(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
-        """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
-        return self.placing.foresee(awaited, asked)
+        return 0 if self.stopping or self.failed else self.serving.wanted_leases()
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def on_lease_up(self, lease: str, node: str) -> None:
         """A lease has said hello."""
         self.leases[lease] = Lease(lease, node, self._clock())
-        self.placing.assign()
+        self.serving.assign()
         self.step()
 
     def on_lease_down(self, lease: str, reason: str) -> None:
@@ -261,7 +254,7 @@ class Engine:
         if self._line.begins:
             return  # until the first base is durable, a restart reads the older driver's log and what that names
         serves = dict.fromkeys(self.leases, 0)
-        for slot in self.placing.slots():
+        for slot in self.serving.slots():
             if slot.lease in serves:
                 serves[slot.lease] += 1
         live = self.chains.live_files() | self._files_under_way()
@@ -295,7 +288,7 @@ class Engine:
         self.redealing.step(now)
         self._line.start_base_if_due(now)
         self.placing.give_up_late_plans(now)
-        self.placing.serving.look_again(now)
+        self.serving.look_again(now)
         for run in self.runs.values():
             wait = min(wait, self._step_run(run, now))
         return wait

@@ -9,7 +9,7 @@ the committed chain names it.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,6 @@ from penstock.dataplane.moves import Moves
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
-from penstock.dataplane.serving import Serving
 from penstock.dataplane.shards import NOBODY, Holding
 from penstock.dataplane.state.protocol import U16
 from penstock.dataplane.undoing import Before, keep_what_runs, note_before, put_back
@@ -51,40 +50,11 @@ class Placing:
         self._deadlines: dict[str, float] = {}
         self._before: dict[str, Before] = {}
         """By stage with a plan under way: what is put back if it is given up."""
-        self.serving = Serving(engine, self._deadlines.__contains__, self._on_served)
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
-    @property
-    def capacity(self) -> int:
-        """Leases that can be held at most."""
-        return self.serving.capacity
-
-    @capacity.setter
-    def capacity(self, leases: int) -> None:
-        self.serving.capacity = leases
-
-    def slots(self) -> list[TaskSlot]:
-        """Return the tasks of all stages."""
-        return self.serving.slots()
-
-    def wanted_leases(self) -> int:
-        """How many leases the stages could use, at most the capacity."""
-        return self.serving.wanted_leases()
-
-    def foresee(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
-        """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
-        return self.serving.foresee(awaited, asked)
-
-    def assign(self) -> None:
-        """Give every task without a lease one."""
-        self.serving.assign()
-
-    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int]) -> None:
-        """Say which nodes there are, and the slots of each."""
-        self.serving.set_nodes(nodes, slots)
-
-    def _on_served(self, run: Run, slot: TaskSlot) -> None:
+    def on_served(self, run: Run, slot: TaskSlot) -> None:
+        """A task has got a lease: bring the shards it should have, or build it for those to come."""
         self.bring_absent(run)
         self._warm(run, slot)
 
@@ -99,13 +69,13 @@ class Placing:
 
     def lose_lease(self, lease: str) -> None:
         """A lease is gone; its shards sit out until another one has them."""
-        served = self.serving.served_by(lease)
-        self.serving.count_loss(served)
+        served = self._engine.serving.served_by(lease)
+        self._engine.serving.count_loss(served)
         self.copies.lose_lease(lease)
-        self.serving.forget(lease)
+        self._engine.serving.forget(lease)
         for run, slot in served:
             self._lose_slot(run, slot)
-        self.assign()
+        self._engine.serving.assign()
 
     def _lose_slot(self, run: Run, slot: TaskSlot) -> None:
         slot.lease, slot.moving_to, slot.warming = None, None, False
@@ -122,15 +92,15 @@ class Placing:
 
     def fit(self, capacity: int) -> None:
         """Where the last driver had more cores than there are now, begin as the program says."""
-        if len(self.slots()) > capacity:
+        if len(self._engine.serving.slots()) > capacity:
             for run in self._runs.values():
                 run.place_as_declared()
 
     def note_placed(self) -> None:
         """Note beside the chains where plans have put their stages; what is under way counts when it is done."""
-        nodes, placed = self.serving.nodes_of_leases(), self._engine.chains.placed
+        nodes, placed = self._engine.serving.nodes_of_leases(), self._engine.chains.placed
         for name, run in self._runs.items():
-            if name in self._deadlines:
+            if self.is_planned(name):
                 continue
             found = derive_placed(run.spec, run.slots, run.shards.goal, nodes)
             placed.pop(name, None)
@@ -144,7 +114,7 @@ class Placing:
         Raises:
             PlanError: it cannot be carried out; nothing has changed.
         """
-        self.check(wanted)
+        self._engine.serving.check(wanted)
         now = self._engine.now()
         for one in wanted:
             earlier = self._before.get(one.stage)
@@ -152,15 +122,7 @@ class Placing:
             self._want(one, now)
             self._deadlines[one.stage] = now + timeout_s
             self._given_up.pop(one.stage, None)
-        self.assign()
-
-    def check(self, wanted: Sequence[Placement]) -> None:
-        """Refuse what cannot be carried out.
-
-        Raises:
-            PlanError: it says what, and what would do.
-        """
-        self.serving.check(wanted)
+        self._engine.serving.assign()
 
     def _want(self, one: Placement, now: float) -> None:
         run = self._runs[one.stage]
@@ -176,6 +138,10 @@ class Placing:
         run.shards.goal[mine] = one.task_of[mine]
         self.moves.ask(run, run.shards.displaced(), now)
         self.copies.forget_useless(run)
+
+    def is_planned(self, stage: str) -> bool:
+        """Whether a plan for a stage is under way."""
+        return stage in self._deadlines
 
     def is_settled(self, stage: str) -> bool:
         """Whether a stage is as the last plan wants it."""
@@ -206,7 +172,7 @@ class Placing:
         if not waiting:
             return  # it is only slow
         if before is not None:
-            put_back(run, before, self.serving.usable_nodes())
+            put_back(run, before, self._engine.serving.usable_nodes())
             self._deadlines[stage] = now + PUT_BACK_S
             self._given_up[stage] = f"no lease came up in time for task {', '.join(map(str, waiting))}"
         else:
@@ -216,7 +182,7 @@ class Placing:
             self.moves.forget(run, np.flatnonzero(stay).astype(np.uint16))
             self.moves.ask(run, run.shards.displaced(), now)
             self.copies.forget_useless(run)
-        self.assign()
+        self._engine.serving.assign()
 
     # -- between two epochs -------------------------------------------------------------------------------------------
 
@@ -317,7 +283,7 @@ class Placing:
             run.unconfirmed.discard(index)
             run.losses.pop(index, None)
         if gone:
-            self.assign()
+            self._engine.serving.assign()
 
     # -- shards -------------------------------------------------------------------------------------------------------
 
@@ -384,5 +350,5 @@ class Placing:
         if slot.moving_to is not None and not left:
             slot.lease, slot.moving_to = (slot.moving_to if slot.moving_to in self._leases else None), None
         if slot.lease is None:
-            self.assign()
+            self._engine.serving.assign()
         self.bring_absent(run)

@@ -193,7 +193,7 @@ class Redealing:
 
     def _stay_near(self, taker: Run, one: Asked, tasks: U16, fresh: list[int]) -> None:
         """Put new tasks where most of their shards were let go: there they are opened, elsewhere they are rebuilt."""
-        known = self._engine.placing.serving.known_nodes()
+        known = self._engine.serving.known_nodes()
         for index in fresh:
             found = Counter(
                 taker.handed_over[shard].node
@@ -212,6 +212,6 @@ class Redealing:
             self._held -= {one.giver, one.taker}
             self.made.append(Redealt(one.giver, one.taker, len(one.shards), one.wanted_at, one.stood_at, now))
         done, self._written = self._written, []
-        self._engine.placing.assign()
+        self._engine.serving.assign()
         for one in done:
             self._engine.placing.bring_absent(self._engine.runs[one.taker])

@@ -136,7 +136,8 @@ class Serving:
         return {name: lease.node for name, lease in self._leases.items()}
 
     def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int]) -> None:
-        """Say which nodes there are, and the slots of each; a task whose node is gone may run anywhere."""
+        """Say which nodes there are, leases on them or not, and how many tasks each can run for this query; a task whose
+        node is gone may run anywhere."""
         self.nodes, self.node_slots = set(nodes), dict(slots)
         self.avoid &= self.nodes
         known = self.known_nodes()

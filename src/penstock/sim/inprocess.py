@@ -343,7 +343,7 @@ class Driver(Process):
         awaited = [name for name, lease in self.leases.items() if not lease.connected]
         missing = self.engine.wanted_leases() - len(self.engine.leases) - len(awaited)
         asked = [f"{self.name}l{self._count + number + 1}" for number in range(missing)]
-        serves = self.engine.foresee_leases(awaited, asked) if asked else {}
+        serves = self.engine.serving.foresee(awaited, asked) if asked else {}
         for name in asked:
             self._start_lease(name, next((slot.node for slot in serves[name] if slot.node), None))
         if self.loop.now - self._beaten_at >= self.settings.heartbeat_s:

@@ -22,14 +22,14 @@ MOST_TASKS = 4
 def random_placement(engine: Engine, draw: random.Random, stage: str) -> Placement:
     """Keep some tasks of a stage, add some with free numbers anywhere, and deal its shards at random, or move few."""
     run = engine.runs[stage]
-    most = min(MOST_TASKS, engine.placing.capacity if draw.random() < 0.9 else MOST_TASKS)
+    most = min(MOST_TASKS, engine.serving.capacity if draw.random() < 0.9 else MOST_TASKS)
     most = min(most, run.spec.shards) if run.spec.kind == "operator" else most
     kept = [index for index in sorted(run.slots) if draw.random() < 0.6][:most]
     free = [index for index in range(INDEXES) if index not in run.slots]
     fresh = draw.sample(
         free, min(len(free), draw.randint(0 if kept else 1, max(1, min(2, most - len(kept)))))
     )
-    nodes = sorted(engine.placing.serving.known_nodes())
+    nodes = sorted(engine.serving.known_nodes())
     tasks: dict[int, str | None] = dict.fromkeys(kept)
     tasks.update({index: draw.choice([None, *nodes]) for index in fresh[: max(1, most - len(kept))]})
     return Placement(stage, tasks, _deal(run.shards.goal, list(tasks), draw))

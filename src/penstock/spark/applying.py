@@ -114,11 +114,11 @@ class SparkActuator:
         deals = [_deal(engine, one) for one in plan.passes]
         _check_apart(placements, deals)
         engine.redealing.check(deals)
-        engine.placing.check(placements)
+        engine.serving.check(placements)
         marked = _check_release(engine, plan.release_nodes)
         begun = Begun(engine.now(), tuple(one.stage for one in placements), engine.placing.moves.made)
         begun.dealt = tuple(operator_of(giver) for giver, _, _, _ in deals)
-        engine.placing.serving.avoid |= marked
+        engine.serving.avoid |= marked
         if not plan.global_pause:
             engine.place(placements)
         else:
@@ -258,7 +258,7 @@ def _check_apart(placements: Sequence[Placement], deals: Sequence[Deal]) -> None
 
 def _check_release(engine: Engine, names: Collection[str]) -> set[str]:
     """Refuse to give back all nodes that tasks may be on; return those that are not marked as drained yet."""
-    usable = engine.placing.serving.usable_nodes()
+    usable = engine.serving.usable_nodes()
     if names and not usable - set(names):
         raise PlanError(
             f"node {', '.join(names)} cannot be given back: no other node is there that is not drained; add or "

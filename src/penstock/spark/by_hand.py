@@ -123,7 +123,7 @@ class ByHand:
         )
 
     def _refuse_drained(self, operator: str, wanted: Mapping[str, int]) -> None:
-        drained = self._shell.hub.ask(lambda: set(self._shell.engine.placing.serving.avoid))
+        drained = self._shell.hub.ask(lambda: set(self._shell.engine.serving.avoid))
         for node in wanted:
             if node in drained:
                 raise PlanError(
@@ -188,12 +188,12 @@ class ByHand:
         engine = self._shell.engine
         held = Counter(
             engine.leases[slot.lease].node
-            for slot in engine.placing.slots()
+            for slot in engine.serving.slots()
             if slot.lease in engine.leases and operator not in (slot.stage, operator_of(slot.stage))
         )
         if is_local(self._spark):
-            return {LOCAL_NODE: max(engine.placing.capacity - held[LOCAL_NODE], 1)}
-        drained = engine.placing.serving.avoid
+            return {LOCAL_NODE: max(engine.serving.capacity - held[LOCAL_NODE], 1)}
+        drained = engine.serving.avoid
         return {
             one.executor_id: max(one.cores - held[one.executor_id], 0)
             for one in nodes(self._spark)

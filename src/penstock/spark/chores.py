@@ -165,14 +165,14 @@ class Chores:
         if not offers:
             return
         awaited, asked = self._office.awaited(), [offer.lease for offer in offers]
-        serves = self._shell.hub.ask(lambda: self._shell.engine.foresee_leases(awaited, asked))
+        serves = self._shell.hub.ask(lambda: self._shell.engine.serving.foresee(awaited, asked))
         tasks_of = {name: len(run.slots) for name, run in list(self._shell.engine.runs.items())}
         for offer in offers:
             self._shell.hub.expect(offer.lease, offer.token)
             served = serves[offer.lease]
             wanted = next((slot.node for slot in served if slot.node is not None), None)
             self._office.submit(
-                offer, describe_lease(served, tasks_of), wanted, self._shell.engine.placing.serving.avoid
+                offer, describe_lease(served, tasks_of), wanted, self._shell.engine.serving.avoid
             )
 
     def check_capacity(self) -> None:
@@ -183,7 +183,7 @@ class Chores:
     def _check_capacity(self) -> None:
         slots, held = self._office.slots(), len(self._office.asked)
         known = nodes(self._spark)
-        avoid = self._shell.engine.placing.serving.avoid
+        avoid = self._shell.engine.serving.avoid
         usable = usable_slots(slots, slots_of_nodes(self._spark, known), avoid)
         capacity = self._office.capacity(self._reserve, usable)
         # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
@@ -195,7 +195,7 @@ class Chores:
         self._shell.hub.post(lambda: self._set_capacity(capacity, surplus, free))
 
     def _set_capacity(self, capacity: int, surplus: int, slots_of: Mapping[str, int]) -> None:
-        self._shell.engine.set_nodes(slots_of, slots_of)
+        self._shell.engine.serving.set_nodes(slots_of, slots_of)
         self._shell.engine.set_capacity(capacity)
         for lease in list(self._shell.engine.leases)[1:][: max(0, surplus)]:
             self._shell.drop_lease(lease, "its slot is needed")

@@ -227,7 +227,7 @@ class Elasticity:
         def look() -> _Seen:
             engine = self._shell.engine
             sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
-            return _Seen(engine.placing.capacity, sources, frozenset(engine.placing.serving.avoid))
+            return _Seen(engine.serving.capacity, sources, frozenset(engine.serving.avoid))
 
         return self._shell.hub.ask(look)
 

@@ -83,7 +83,7 @@ class NodeWork:
 def who_holds(engine: Engine, names: Collection[str]) -> str:
     """Return what of a query is on some nodes, in words; nothing where they are empty."""
     leases = {name for name, lease in engine.leases.items() if lease.node in names}
-    served = sorted((slot.stage, slot.index) for slot in engine.placing.slots() if slot.lease in leases)
+    served = sorted((slot.stage, slot.index) for slot in engine.serving.slots() if slot.lease in leases)
     if served:
         return f"it serves {listed(f'task {index} of {stage!r}' for stage, index in served)}"
     return f"lease {listed(sorted(leases))} is ending" if leases else ""
@@ -92,4 +92,4 @@ def who_holds(engine: Engine, names: Collection[str]) -> str:
 def use_again(engine: Engine, names: Collection[str]) -> None:
     """Let tasks be on nodes that were drained. In the hub's thread."""
     for name in names:
-        engine.placing.serving.use_again(name)
+        engine.serving.use_again(name)

@@ -81,7 +81,7 @@ class NodeDraining:
         """
 
         def begin() -> None:
-            drained = sorted(self._shell.engine.placing.serving.avoid)
+            drained = sorted(self._shell.engine.serving.avoid)
             if node not in drained:
                 told = f"drained are: {', '.join(drained)}" if drained else "no node is"
                 raise PlanError(f"node {node} is not drained; {told}.")
@@ -94,7 +94,7 @@ class NodeDraining:
 
     def _mark(self, node: str) -> tuple[bool, dict[str, ExecutorPlan]]:
         """Plan everything off a node, then mark it; return whether it was not marked before, and the plans."""
-        serving = self._shell.engine.placing.serving
+        serving = self._shell.engine.serving
         others = serving.usable_nodes() - {node}
         if not others:
             raise PlanError(
@@ -107,7 +107,7 @@ class NodeDraining:
 
     def _off(self, node: str) -> dict[str, ExecutorPlan]:
         """Plans that take all operators off a node; where the others have no slots for all its cores, they have fewer."""
-        engine, serving = self._shell.engine, self._shell.engine.placing.serving
+        engine, serving = self._shell.engine, self._shell.engine.serving
         held = Counter(lease.node for lease in engine.leases.values())
         free = {
             one: serving.node_slots.get(one, 0) - held[one] for one in sorted(serving.usable_nodes() - {node})

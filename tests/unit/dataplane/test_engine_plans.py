@@ -84,7 +84,7 @@ def test_a_shard_moved_to_another_node_takes_a_copy_and_its_last_deltas(tmp_path
     nodes = {index: leases[slot.lease or ""].node for index, slot in run.slots.items()}
     shard = next(s for s in range(run.spec.shards) if run.chain.versions[s] > 0)
     source = int(run.task_of[shard])
-    other = next(n for n in driver.engine.placing.serving.known_nodes() if n != nodes[source])
+    other = next(n for n in driver.engine.serving.known_nodes() if n != nodes[source])
     goal = run.task_of.copy()
     goal[shard] = 7
     driver.engine.place([Placement("fold", {**dict.fromkeys(run.slots), 7: other}, goal)])
@@ -195,7 +195,7 @@ def test_cores_that_a_plan_ended_come_back_when_it_is_given_up_or_shards_stay_wh
     before = run.task_of.copy()
     driver.delays = Delays(lease_start=(100.0, 100.0))
     goal = np.where(before == 1, 5, 1).astype(np.uint16)
-    driver.engine.set_nodes(["n0", "n9"])
+    driver.engine.serving.set_nodes(["n0", "n9"], {})
     driver.place([Placement("fold", {1: None, 5: "n9"}, goal)], timeout_s=0.3)
     assert driver.run_until(lambda: placing.why_not("fold") is not None, 5.0)
     assert sorted(index for index, slot in run.slots.items() if not slot.leaving) == [0, 1]
@@ -223,7 +223,7 @@ def test_a_node_is_drained_while_every_lease_that_may_be_held_is(tmp_path: Path)
     driver.run_until(lambda: len(driver.engine.leases) == 4 and all(map(settled(driver), driver.engine.runs)))
     nodes = {lease.node for lease in driver.engine.leases.values()}
     assert nodes == {"n0", "n1"}
-    driver.engine.placing.serving.avoid.add("n0")
+    driver.engine.serving.avoid.add("n0")
     plan = []
     for name in ("fold", "gather"):
         run = driver.engine.runs[name]
@@ -290,14 +290,14 @@ def test_a_task_on_a_node_without_a_free_slot_is_refused_at_once_and_says_what_w
     driver.run_until(lambda: run.chain.epoch > 5 and bool(run.ready.all()))
     held = Counter(lease.node for lease in driver.engine.leases.values())
     full, other = sorted(held, key=lambda node: -held[node])[:2]
-    driver.engine.set_nodes(held, {full: held[full], other: held[other] + 1})
+    driver.engine.serving.set_nodes(held, {full: held[full], other: held[other] + 1})
     more = {**dict.fromkeys(run.slots), 7: full}
-    before = driver.engine.placing.wanted_leases()
+    before = driver.engine.serving.wanted_leases()
     with pytest.raises(
         PlanError, match=f"'fold' cannot have 1 more on node {full}: of its {held[full]} slots"
     ):
         driver.engine.place([Placement("fold", more, run.task_of.copy())])
-    assert 7 not in run.slots and driver.engine.placing.wanted_leases() == before, "nothing has changed"
+    assert 7 not in run.slots and driver.engine.serving.wanted_leases() == before, "nothing has changed"
     driver.engine.place([Placement("fold", {**more, 7: other}, run.task_of.copy())])
     assert driver.run_until(lambda: driver.engine.placing.is_settled("fold"), 5.0)
     finish(driver)
@@ -309,8 +309,8 @@ def test_a_slot_that_the_same_plan_gives_back_is_free(tmp_path: Path) -> None:
     driver.run_until(lambda: run.chain.epoch > 5 and bool(run.ready.all()))
     leases = driver.engine.leases
     held = Counter(lease.node for lease in leases.values())
-    driver.engine.set_nodes(held, held)
-    alone = Counter(slot.lease for slot in driver.engine.placing.slots())
+    driver.engine.serving.set_nodes(held, held)
+    alone = Counter(slot.lease for slot in driver.engine.serving.slots())
     gone = next(index for index, slot in run.slots.items() if alone[slot.lease] == 1)
     tasks = {index: None for index in run.slots if index != gone}
     goal = np.where(run.task_of == gone, 7, run.task_of).astype(np.uint16)

@@ -57,7 +57,7 @@ class Nodes:
         self.problem = ""
 
     def nodes(self) -> list[Node]:
-        return [Node(name, "host", 4) for name in sorted(self.driver.engine.placing.serving.known_nodes())]
+        return [Node(name, "host", 4) for name in sorted(self.driver.engine.serving.known_nodes())]
 
     def acquire(self, total: int, timeout_s: float = 60.0) -> NodeChange:
         names = tuple(node.executor_id for node in self.nodes())
@@ -82,7 +82,7 @@ def started(folder: Path, *, nodes: int = 2, capacity: int = 6, rows: int = 5_00
     run = driver.engine.runs["fold"]
     assert driver.run_until(lambda: run.chain.epoch > 10 and bool(run.ready.all()))
     names = [f"n{at}" for at in range(nodes)]
-    driver.engine.set_nodes(names, dict.fromkeys(names, 4))
+    driver.engine.serving.set_nodes(names, dict.fromkeys(names, 4))
     return driver
 
 

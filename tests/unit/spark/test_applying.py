@@ -125,7 +125,7 @@ def test_a_node_that_a_plan_gives_back_gets_no_task_any_more_and_every_task_leav
         for name in ("fold", "gather")
     }
     ticket = story.actuator.apply(Plan(plans, release_nodes=(node,)))
-    assert engine.placing.serving.avoid == {node}
+    assert engine.serving.avoid == {node}
     assert story.outcome(ticket).ok and story.outcome(ticket.nodes).ok
     assert story.nodes.released == [(node,)]
     assert engine.leases[source.lease or ""].node == other, "the source, which no plan names, has left too"
@@ -140,11 +140,11 @@ def test_a_node_that_does_not_go_is_used_again_and_it_is_said_who_holds_it(
     found = story.outcome(ticket, step_s=0.0)  # no virtual time passes: nothing can leave the node
     assert not found.ok and "n1 was not drained in time and is kept: it serves task" in found.reason
     story.shell.hub.pump()
-    assert story.engine.placing.serving.avoid == set()
+    assert story.engine.serving.avoid == set()
 
 
 def test_the_last_node_that_is_not_drained_is_not_given_back(story: Story) -> None:
-    avoid = story.engine.placing.serving.avoid
+    avoid = story.engine.serving.avoid
     avoid.add("n0")
     with pytest.raises(PlanError, match="no other node is there that is not drained"):
         story.actuator.apply(Plan(release_nodes=("n1",)))
@@ -152,7 +152,7 @@ def test_the_last_node_that_is_not_drained_is_not_given_back(story: Story) -> No
 
 
 def test_a_plan_puts_no_task_on_a_drained_node(story: Story) -> None:
-    story.engine.placing.serving.avoid.add("n1")
+    story.engine.serving.avoid.add("n1")
     story.driver.run_until(0.5)
     before = story.look()
     with pytest.raises(PlanError, match=r"node n1, which is drained; name another node, or undrain it"):

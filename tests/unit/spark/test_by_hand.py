@@ -56,7 +56,7 @@ def test_a_plan_that_is_given_up_later_is_logged_and_noted(
 
 
 def test_cores_are_neither_offered_nor_taken_on_a_drained_node(story: Story) -> None:
-    story.engine.placing.serving.avoid.add("n1")
+    story.engine.serving.avoid.add("n1")
     assert set(story.by_hand._room("fold")) == {"n0"}
     before = story.engine.runs["fold"].shards.goal.copy()
     with pytest.raises(PlanError, match=r"'fold' cannot have cores on node n1, which is drained; .*undrain"):

@@ -41,9 +41,9 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Office:
 
 def test_giving_a_drained_node_back_costs_no_lease_on_the_others(office: Office) -> None:
     told: list[tuple[int, int]] = []
-    placing = SimpleNamespace(serving=SimpleNamespace(avoid={"2"}))
+    serving = SimpleNamespace(avoid={"2"})
     shell: Any = SimpleNamespace(
-        engine=SimpleNamespace(placing=placing), hub=SimpleNamespace(post=lambda call: call())
+        engine=SimpleNamespace(serving=serving), hub=SimpleNamespace(post=lambda call: call())
     )
     made = chores.Chores(shell, None, office, reserve=1)  # type: ignore[arg-type]
     made._set_capacity = lambda capacity, surplus, slots_of: told.append((capacity, surplus))  # type: ignore[method-assign]

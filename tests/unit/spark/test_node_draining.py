@@ -47,7 +47,7 @@ class Story:
     def __init__(self, folder: Path) -> None:
         self.driver = started(folder)
         self.shell, self.nodes = shell_of(self.driver), Nodes(self.driver)
-        self.serving = self.driver.engine.placing.serving
+        self.serving = self.driver.engine.serving
         self.draining = NodeDraining(self.shell, SparkActuator(self.shell, self.nodes), lambda: ["n0", "n1"])
 
     def drain(self, node: str, release: bool = False) -> str:

@@ -40,7 +40,7 @@ def test_a_policy_is_offered_no_drained_node_and_its_limits_are_read_in_the_hub(
     offered = Elasticity(shell, None, "query")  # type: ignore[arg-type]
     shell.hub = AskedHub(shell)
     assert [one.name for one in offered._nodes()] == ["n0", "n1"] and offered._limits().max_nodes == 2
-    driver.engine.placing.serving.avoid.add("n1")
+    driver.engine.serving.avoid.add("n1")
     assert [one.name for one in offered._nodes()] == ["n0"]
     limits = offered._limits()
     assert limits.max_cores == 5 and limits.max_nodes == 1 and limits.cores_per_node == 4
