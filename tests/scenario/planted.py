@@ -126,6 +126,7 @@ def _loses_data_syncs(driver: Any) -> type:
 
 
 ENGINE = "penstock.dataplane.engine"
+COMMITTING = "penstock.dataplane.committing"
 CHAIN = "penstock.dataplane.chain"
 LOG = "penstock.dataplane.recordlog"
 CHANNEL = "penstock.dataplane.channel"
@@ -170,6 +171,7 @@ PLANTED = (
         {ENGINE: [
             ("if held is None or self.failed is not None:", "if self.failed is not None:"),
             ("        held.heard_at = self._clock()\n", ""),
+        ], COMMITTING: [
             ("if slot is None or slot.index not in run.waiting_for or slot.lease != lease:",
              "if slot is None or slot.index not in run.waiting_for:"),
         ]},
@@ -233,9 +235,9 @@ PLANTED = (
     ),
     Planted(
         "a plan takes effect inside an epoch",
-        {ENGINE: [("        if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:\n",
+        {ENGINE: [("        if run.phase is not Phase.IDLE or self.line.part == 0 or self.stopping:\n",
                    "        self.placing.move(run)\n"
-                   "        if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:\n")]},
+                   "        if run.phase is not Phase.IDLE or self.line.part == 0 or self.stopping:\n")]},
         **PLANS,
     ),
     Planted(

@@ -1,8 +1,8 @@
 """The driver's core: which epoch runs when, on which tasks, and what is committed. Events in, calls on a
 `Shell` out.
 
-Owns leases as names and epochs in flight. Opens no file and no socket, reads no clock
-but the one it is given, never blocks: the Spark shell, the in-process harness and the simulator drive the
+Owns leases as names and the stages at work, and gives every event to the part whose it is. Opens no file and no socket,
+reads no clock but the one it is given, never blocks: the Spark shell, the in-process harness and the simulator drive the
 same code. Only what `on_appended` confirmed is ever published.
 """
 
@@ -11,32 +11,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from penstock.dataplane import messages, records
+from penstock.dataplane import messages
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.cleanup import plan_cleanup
+from penstock.dataplane.committing import Committing
 from penstock.dataplane.draining import DrainMark
 from penstock.dataplane.handing import HANDOVER_S
 from penstock.dataplane.latency import Latency, LatencyLog
-from penstock.dataplane.logline import Appender, LogLine, Pending
+from penstock.dataplane.logline import Appender, LogLine
 from penstock.dataplane.operator_steps import OperatorSteps
 from penstock.dataplane.pace import Pace
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.placing import Placing
 from penstock.dataplane.program import Program, operator_of
-from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.redealing import Redealing
 from penstock.dataplane.run import Lease, Phase, Run, SinkWork
 from penstock.dataplane.serving import Serving
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sink_steps import SinkSteps
-from penstock.dataplane.snapshots import complete_snapshots
 from penstock.dataplane.source_steps import SourceSteps
 from penstock.dataplane.standing import waiting_rows
 from penstock.dataplane.state.protocol import U16
-from penstock.dataplane.taking import GroupTake, stamp_of, take_epoch
-from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
+from penstock.dataplane.taking import GroupTake, take_epoch
+from penstock.errors import PenstockError
 
-STORAGE_RETRIES = 8
 SLOW_S = 5.0
 """Time after which an epoch in work is worth a word to the user."""
 PACED_S = 0.1
@@ -100,13 +98,11 @@ class Engine:
         self.failed: PenstockError | None = None
         self.stopping = False
         self._shell = shell
-        self._query = query
-        self._identity = identity
         self._clock = clock
         self._wall = wall
-        self._line = LogLine(shell, self._make_base, settings.base_interval_s)
         self._stepped_at = 0.0
-        self._storage_failures: dict[str, int] = {}
+        self.committing = Committing(self, query, identity)
+        self.line = LogLine(shell, self.committing.make_base, settings.base_interval_s)
         self.sources = SourceSteps(self)
         self.operators = OperatorSteps(self)
         self.sinks = SinkSteps(self)
@@ -122,7 +118,7 @@ class Engine:
         self.placing.fit(capacity)
         for run in self.runs.values():
             run.rows_at = self._clock()
-        self._line.start_base()
+        self.line.start_base()
 
     def set_capacity(self, leases: int) -> None:
         """Say how many leases can be held at most; tasks are dealt over what there is."""
@@ -173,18 +169,18 @@ class Engine:
 
     def note_placed(self, within_s: float = PLACED_S) -> None:
         """A plan was carried out: let the next base come soon, with where everything is."""
-        self._line.want_base(self._clock() + within_s)
+        self.line.want_base(self._clock() + within_s)
 
     def begin_stop(self) -> None:
         """Start no more epochs; what plans have done is made durable now."""
         self.stopping = True
-        if self._line.owes_base:
+        if self.line.owes_base:
             self.note_placed(0.0)
         self.step()
 
     def is_quiet(self) -> bool:
         """Whether, while it stops, nothing is on its way any more."""
-        return all(run.phase is Phase.IDLE for run in self.runs.values()) and not self._line.owes_base
+        return all(run.phase is Phase.IDLE for run in self.runs.values()) and not self.line.owes_base
 
     def wanted_leases(self) -> int:
         """How many leases the stages could use, at most the capacity."""
@@ -220,7 +216,7 @@ class Engine:
             return
         held.heard_at = self._clock()
         if isinstance(message, messages.Done):
-            self._on_done(lease, message)
+            self.committing.on_done(lease, message)
         elif isinstance(message, messages.Brought):
             self.placing.on_brought(lease, message)
             self.step()
@@ -231,27 +227,27 @@ class Engine:
             self.placing.on_released(lease, message)
             self.step()
         elif isinstance(message, messages.Failed):
-            self._on_failed(lease, message)
+            self.committing.on_failed(lease, message)
         elif isinstance(message, messages.Alive):
             held.load = message.own
 
     def on_appended(self, count: int) -> None:
         """The oldest `count` records handed to `append` are durable and this driver still owns the
         checkpoint."""
-        for pending in self._line.pop_durable(count):
-            self._publish(pending)
+        for pending in self.line.pop_durable(count):
+            self.committing.publish(pending)
         self.step()
 
     def on_part_started(self) -> None:
         """The base that was asked for is durable."""
-        self._line.part_started(self._clock())
+        self.line.part_started(self._clock())
         self.redealing.part_started()
         self.step()
 
     def on_files(self, names: Sequence[str], batches: Sequence[str]) -> None:
         """The data folder was listed; plan the clean-up. `batches` are prefixes of writers besides the
         leases."""
-        if self._line.begins:
+        if self.line.begins:
             return  # until the first base is durable, a restart reads the older driver's log and what that names
         serves = dict.fromkeys(self.leases, 0)
         for slot in self.serving.slots():
@@ -263,12 +259,8 @@ class Engine:
             self._shell.clean_up(dead)
 
     def _files_under_way(self) -> set[str]:
-        """Files that reports or records on their way to the log name; the lease that wrote them may be gone by now."""
-        parts = [
-            part for run in self.runs.values() if run.phase is Phase.WORKING for part in run.parts.values()
-        ]
-        parts.extend(part for item in self._line.under_way() for part in item.record.parts)
-        return self.placing.copies.files().union(*map(records.files_of, parts))
+        """Files that are needed though no chain names them: of what is being committed, and of copies."""
+        return self.placing.copies.files().union(self.committing.files())
 
     def on_sink_done(self, stage: str, epoch: int) -> None:
         """The side effect of a sink epoch is complete."""
@@ -286,7 +278,7 @@ class Engine:
         self._stepped_at = now
         wait = 1.0
         self.redealing.step(now)
-        self._line.start_base_if_due(now)
+        self.line.start_base_if_due(now)
         self.placing.give_up_late_plans(now)
         self.serving.look_again(now)
         for run in self.runs.values():
@@ -294,7 +286,7 @@ class Engine:
         return wait
 
     def _step_run(self, run: Run, now: float) -> float:
-        if run.phase is not Phase.IDLE or self._line.part == 0 or self.stopping:
+        if run.phase is not Phase.IDLE or self.line.part == 0 or self.stopping:
             return 1.0
         self.placing.move(run)
         if run.paused or self.redealing.holds(run):
@@ -322,126 +314,7 @@ class Engine:
             return self.sources.is_brimming(run)
         return self.chains.waiting_bytes_for(run.chain) >= self.settings.max_epoch_bytes
 
-    # -- reports ------------------------------------------------------------------------------------------------------
-
-    def _on_done(self, lease: str, done: messages.Done) -> None:
-        run = self.runs.get(done.stage)
-        if run is None or run.phase is not Phase.WORKING or done.epoch != run.epoch:
-            return
-        slot = run.slots.get(done.part.task)
-        if slot is None or slot.index not in run.waiting_for or slot.lease != lease:
-            return
-        run.waiting_for.discard(done.part.task)
-        run.losses.pop(done.part.task, None)
-        run.note_timer(done.part.task, done.next_timer_us)
-        run.counts.note_costs(done.shard_us, run.takes)
-        run.parts[done.part.task] = complete_snapshots(run.chain, done.part)
-        self.settle(run)
-
-    def settle(self, run: Run) -> None:
-        """Commit the epoch when nobody is waited for; give it up when nobody has done anything."""
-        if run.phase is not Phase.WORKING or run.waiting_for or run.spec.kind == "sink":
-            return
-        whole = run.spec.kind == "operator" or sum(part.rows_in for part in run.parts.values()) == run.rows
-        if not whole or (run.rows and not run.parts):
-            run.to(Phase.IDLE)
-            run.attempt += 1
-            self.placing.bring_absent(run)
-            return
-        self._storage_failures.pop(run.spec.name, None)
-        run.to(Phase.COMMITTING)
-        record = self.record(
-            run,
-            run.epoch,
-            groups=run.groups() if run.spec.kind == "operator" else [],
-            parts=[run.parts[index] for index in sorted(run.parts)],
-            stamp=run.stamp if run.spec.kind == "source" else stamp_of(run.takes),
-            offsets=run.offsets,
-        )
-        self.submit(run, record)
-
-    def record(
-        self,
-        run: Run,
-        epoch: int,
-        *,
-        kind: str = "epoch",
-        groups: list[Group] | None = None,
-        parts: list[TaskPart] | None = None,
-        stamp: Stamp | None = None,
-        offsets: tuple[int, int] | None = None,
-        batch: records.Batch | None = None,
-        ended: bool = False,
-        idle: bool = False,
-    ) -> Record:
-        return Record(
-            chain=run.spec.name,
-            epoch=epoch,
-            kind=kind,
-            generation=self.generation,
-            previous=run.chain.hash,
-            time_us=run.time_us or round(self._wall() * 1e6),
-            groups=groups or [],
-            parts=parts or [],
-            stamp=stamp,
-            offsets=offsets,
-            batch=batch,
-            watermark_us=records.END_US if ended else None,
-            idle=idle,
-            code=self.program.code,
-            attempt=run.attempt,
-        )
-
-    def submit(self, run: Run, record: Record) -> None:
-        self._line.submit(Pending(record, records.encode(record), run))
-
-    def _make_base(self, part: int) -> records.Base:
-        time_us = round(self._wall() * 1e6)
-        redeals = self.redealing.apply_ready()
-        self.placing.note_placed()
-        return self.chains.to_base(self._query, self.generation, part, self._identity, time_us, redeals)
-
-    def _publish(self, pending: Pending) -> None:
-        run, record = pending.run, pending.record
-        now, wall_us = self._clock(), round(self._wall() * 1e6)
-        published = self.chains.apply(record, pending.encoded)
-        for edge, rows in published:
-            if run.spec.kind != "source":
-                rows.arrived_us = wall_us
-            for consumer in self.runs_of(edge.consumer):
-                mine = None if self.chains.is_plain else consumer.chain.is_mine()
-                consumer.counts.arrive(run.spec.name, rows, mine)
-        if run.spec.kind == "source":
-            self.sources.note_published(run, sum(part.rows_in for part in record.parts), published)
-        if record.stamp is not None and record.kind != "intent":
-            self.latency[run.spec.name].add(now, wall_us, record.stamp)
-            if run.spec.kind == "operator":
-                run.counts.sojourns.add(now, wall_us, run.takes, record)
-        run.finish(now, record)
-        self.placing.bring_absent(run)
-        if record.batch is not None:
-            self.sources.say_committed(record.chain)
-        if record.kind != "intent":
-            run.next_start = max(run.next_start, self.pace.next_start(run.started_at, self._active()))
-        self.sources.take_waiting_batch(record.chain)
-
-    def _active(self) -> int:
-        return max(1, sum(1 for run in self.runs.values() if run.phase is not Phase.IDLE))
-
-    def _on_failed(self, lease: str, failed: messages.Failed) -> None:
-        if failed.kind in ("storage", "local"):
-            count = self._storage_failures.get(failed.stage, 0) + 1
-            self._storage_failures[failed.stage] = count
-            if count <= STORAGE_RETRIES:
-                self.end_lease(lease, failed.message)
-                self.step()
-                return
-        kinds: dict[str, type[PenstockError]] = {
-            "user": OperatorError, "storage": StorageError, "local": StorageError, "corrupt": CorruptFileError,
-        }  # fmt: skip
-        error = kinds.get(failed.kind, PenstockError)(failed.message)
-        error.add_note(failed.detail)
-        self.fail(error)
+    # -- heartbeats and failure ---------------------------------------------------------------------------------------
 
     def _check_heartbeats(self, now: float) -> None:
         if now - self._stepped_at > STALL_S:
@@ -465,9 +338,6 @@ class Engine:
 
     def now(self) -> float:
         return self._clock()
-
-    def want_base(self, at: float) -> None:
-        self._line.want_base(at)
 
     def runs_of(self, stage: str) -> list[Run]:
         """Return what runs for a stage: itself, or all executors of an operator."""
@@ -500,7 +370,7 @@ class Engine:
     def quiet(self) -> bool:
         """Whether, in this one look, nothing waits, no epoch is in flight and every sink is done; sources may have
         more."""
-        if not self._line.empty or any(run.phase is not Phase.IDLE for run in self.runs.values()):
+        if not self.line.empty or any(run.phase is not Phase.IDLE for run in self.runs.values()):
             return False
         if any(chain.intent is not None for chain in self.chains.by_name.values()):
             return False

@@ -95,7 +95,7 @@ class OperatorSteps:
             work = run.work(slot, mine, asked, self.lanes(run, slot))
             run.counts.remote_bytes += self._remote_bytes(work, slot.lease)
             engine.send(slot.lease, work)
-        engine.settle(run)
+        engine.committing.settle(run)
 
     def _remote_bytes(self, work: messages.Work, lease: str) -> int:
         """Bytes that a task will read of what leases on other nodes wrote; it reads segments as a whole."""

@@ -85,7 +85,7 @@ class Placing:
         run.unconfirmed.discard(slot.index)
         if run.phase is Phase.WORKING and slot.index in run.waiting_for:
             run.waiting_for.discard(slot.index)
-            self._engine.settle(run)
+            self._engine.committing.settle(run)
         self.bring_absent(run)  # a plan may have put some of them with others
 
     # -- restarts -----------------------------------------------------------------------------------------------------

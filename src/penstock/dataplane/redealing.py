@@ -144,7 +144,7 @@ class Redealing:
                 self._held |= {one.giver, one.taker}
                 one.stood_at = now
             if self._is_ready(one):
-                self._engine.want_base(now)
+                self._engine.line.want_base(now)
 
     def _is_let_go(self, one: Asked) -> bool:
         table = self._engine.runs[one.giver].shards

@@ -22,8 +22,7 @@ class SinkSteps:
     def on_done(self, run: Run, epoch: int) -> None:
         """The side effect of a sink epoch is complete."""
         if run.phase is Phase.WORKING and run.chain.epoch == epoch:
-            run.to(Phase.COMMITTING)
-            self._engine.submit(run, self._engine.record(run, epoch, kind="done"))
+            self._engine.committing.commit(run, epoch, kind="done")
 
     def step(self, run: Run, now: float) -> float:
         if run.chain.intent is not None:
@@ -39,11 +38,8 @@ class SinkSteps:
         run.begin(
             run.chain.epoch + 1, takes, sum(int(t.shard_rows.sum()) for t in takes), now, self._engine.wall()
         )
-        run.to(Phase.COMMITTING)
-        self._engine.submit(
-            run,
-            self._engine.record(run, run.epoch, kind="intent", groups=run.groups(), stamp=stamp_of(takes)),
-        )
+        groups, stamp = run.groups(), stamp_of(takes)
+        self._engine.committing.commit(run, run.epoch, kind="intent", groups=groups, stamp=stamp)
         return 1.0
 
     def _held_s(self, run: Run, now: float) -> float:

@@ -74,9 +74,7 @@ class SourceSteps:
             self._engine.now(),
             self._engine.wall(),
         )
-        run.to(Phase.COMMITTING)
-        record = self._engine.record(run, run.chain.epoch + 1, parts=parts, stamp=stamp, batch=batch)
-        self._engine.submit(run, record)
+        self._engine.committing.commit(run, run.chain.epoch + 1, parts=parts, stamp=stamp, batch=batch)
 
     def on_batch_begun(self, stage: str, begun: bool) -> None:
         """Spark has begun a batch of a source, or is done with it, however it ended."""
@@ -202,8 +200,7 @@ class SourceSteps:
         if not (ended or idle):
             return False
         run.begin(chain.epoch + 1, (), 0, now, self._engine.wall())
-        run.to(Phase.COMMITTING)
-        self._engine.submit(run, self._engine.record(run, run.epoch, ended=ended, idle=idle and not ended))
+        self._engine.committing.commit(run, run.epoch, ended=ended, idle=idle and not ended)
         return True
 
     def is_brimming(self, run: Run) -> bool:
