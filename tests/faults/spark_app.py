@@ -171,7 +171,7 @@ def main() -> None:
             told += 1
         if finish.exists():
             total = query._ask(end_sources)
-            while query.isActive and not query._ask(lambda shell: shell.engine.drained()):
+            while query.isActive and not query._ask(lambda shell: shell.engine.draining.is_drained()):
                 time.sleep(0.02)
             query.stop()
             print(json.dumps({"done": total}), flush=True)

@@ -1,8 +1,9 @@
-"""What `processAllAvailable` waits for: the rows that had arrived when it was called, through every stage.
+"""Whether rows are through: all there are, or, for `processAllAvailable`, those that had arrived when it was called.
 
-A mark follows them: a source is past it when it has committed them, a stage when it has taken all that its
+A mark follows the latter: a source is past it when it has committed them, a stage when it has taken all that its
 producers had published by then, a sink when that is done. Rows that arrive later are nobody's concern, so the
-wait ends on a source that never does. Reads the engine; changes nothing.
+wait ends on a source that never does. Looks at the engine and commits nothing; all it changes is that a sink which lets the
+last of the marked rows gather takes them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.dataplane.run import Phase
+
 if TYPE_CHECKING:
     from penstock.dataplane.chain import Chain
     from penstock.dataplane.chains import Chains
+    from penstock.dataplane.engine import Engine
     from penstock.dataplane.sourcing import Arrivals
 
 
@@ -83,3 +87,50 @@ class DrainMark:
             return False
         waiting = self._chains[producer].out[edge]
         return not waiting or waiting[0].epoch > self._passed[producer]
+
+
+class Draining:
+    """What one engine still has to do."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def is_quiet(self) -> bool:
+        """Whether, in this one look, nothing waits, no epoch is in flight and every sink is done; sources may have
+        more."""
+        engine = self._engine
+        if not engine.line.empty or any(run.phase is not Phase.IDLE for run in engine.runs.values()):
+            return False
+        chains = engine.chains.by_name.values()
+        if any(chain.intent is not None for chain in chains):
+            return False
+        return not any(queue for chain in chains for queue in chain.out.values())
+
+    def is_drained(self) -> bool:
+        """Whether, in this one look, sources are drained and all is quiet; never on a source without an end."""
+        for name, arrivals in self._engine.sources.arrivals.items():
+            chain = self._engine.chains[name]
+            if arrivals.limit is None or chain.offset < arrivals.limit:
+                return False
+            if not chain.has_said_its_end():
+                return False
+        return self.is_quiet()
+
+    def mark(self) -> DrainMark:
+        """Mark the rows that have arrived by now; ask `has_passed` until they are through."""
+        return DrainMark(self._engine.chains, self._engine.sources.arrivals)
+
+    def has_passed(self, mark: DrainMark) -> bool:
+        """Whether the marked rows are through. Sinks that let rows gather take them when they are the last."""
+        if mark.passed(self._engine.wall()):
+            return True
+        held = [
+            run
+            for name, run in self._engine.runs.items()
+            if run.gathers_since is not None and mark.is_next(name)
+        ]
+        for run in held:
+            run.flush = True
+        if held:
+            self._engine.step()
+        return False

@@ -15,7 +15,7 @@ from penstock.dataplane import messages
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.committing import Committing
-from penstock.dataplane.draining import DrainMark
+from penstock.dataplane.draining import Draining
 from penstock.dataplane.handing import HANDOVER_S
 from penstock.dataplane.latency import Latency, LatencyLog
 from penstock.dataplane.logline import Appender, LogLine
@@ -109,6 +109,7 @@ class Engine:
         self.placing = Placing(self)
         self.serving = Serving(self, self.placing.is_planned, self.placing.on_served)
         self.redealing = Redealing(self)
+        self.draining = Draining(self)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -366,41 +367,6 @@ class Engine:
         self._shell.run_sink(work)
 
     # -- looks --------------------------------------------------------------------------------------------------------
-
-    def quiet(self) -> bool:
-        """Whether, in this one look, nothing waits, no epoch is in flight and every sink is done; sources may have
-        more."""
-        if not self.line.empty or any(run.phase is not Phase.IDLE for run in self.runs.values()):
-            return False
-        if any(chain.intent is not None for chain in self.chains.by_name.values()):
-            return False
-        return not any(queue for chain in self.chains.by_name.values() for queue in chain.out.values())
-
-    def drained(self) -> bool:
-        """Whether, in this one look, sources are drained and all is quiet; never on a source without an end."""
-        for name, arrivals in self.sources.arrivals.items():
-            if arrivals.limit is None or self.chains[name].offset < arrivals.limit:
-                return False
-            if not self.chains[name].has_said_its_end():
-                return False
-        return self.quiet()
-
-    def mark(self) -> DrainMark:
-        """Mark the rows that have arrived by now; ask `passed_mark` until they are through."""
-        return DrainMark(self.chains, self.sources.arrivals)
-
-    def passed_mark(self, mark: DrainMark) -> bool:
-        """Whether the marked rows are through. Sinks that let rows gather take them when they are the last."""
-        if mark.passed(self._wall()):
-            return True
-        held = [
-            run for name, run in self.runs.items() if run.gathers_since is not None and mark.is_next(name)
-        ]
-        for run in held:
-            run.flush = True
-        if held:
-            self.step()
-        return False
 
     def slow_epochs(self) -> dict[str, tuple[int, float]]:
         """Return, by stage, epochs that tasks have been at for long, and for how many seconds."""

@@ -171,7 +171,7 @@ class Driver(Process):
 
     def drained(self) -> bool:
         """Whether everything the sources will ever make is consumed, committed and done at the sinks."""
-        return self.running and self.engine.drained()
+        return self.running and self.engine.draining.is_drained()
 
     # -- faults -------------------------------------------------------------------------------------------------------
 

@@ -111,11 +111,11 @@ class Chores:
     def _went_through(self) -> bool:
         """Whether all rows of sources that have ended are through every sink."""
         if self._end_mark is None:
-            self._end_mark = self._shell.engine.mark()
-        if not self._shell.engine.passed_mark(self._end_mark):
+            self._end_mark = self._shell.engine.draining.mark()
+        if not self._shell.engine.draining.has_passed(self._end_mark):
             return False
         self._end_mark = None  # what timers have put out since is not in front of it
-        return self._shell.engine.drained()
+        return self._shell.engine.draining.is_drained()
 
     def _mention_slow_epochs(self) -> None:
         for stage, (epoch, seconds) in self._shell.hub.ask(self._shell.engine.slow_epochs).items():

@@ -157,14 +157,14 @@ class Query(Asking):
         marks: list[DrainMark] = []
         while self.isActive:
             if not marks:
-                marks = self._ask(lambda shell: [shell.engine.mark()]) or []
+                marks = self._ask(lambda shell: [shell.engine.draining.mark()]) or []
             elif self._ask(lambda shell, mark=marks[0]: self._has_passed(shell, mark)):
                 return
             time.sleep(0.005)
         self._raise()
 
     def _has_passed(self, shell: SparkShell, mark: DrainMark) -> bool:
-        if shell.engine.passed_mark(mark):
+        if shell.engine.draining.has_passed(mark):
             return True
         self._check_flows(shell)
         return False

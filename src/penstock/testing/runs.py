@@ -179,7 +179,7 @@ class _Story:
 
     def _is_over(self) -> bool:
         driver, wall = self._driver, self._loop.wall()
-        if not driver.running or not driver.engine.drained():
+        if not driver.running or not driver.engine.draining.is_drained():
             return False
         if any(s.next_fault or s.elapsed_s(wall) < s.script.length_s - 1e-6 for s in self._scripts.values()):
             return False
@@ -189,7 +189,7 @@ class _Story:
     def _idle_s(self) -> float:
         """Seconds for which nothing can happen; 0 while something is under way."""
         engine, wall = self._driver.engine, self._loop.wall()
-        if not engine.quiet() or not all(run.is_whole for run in engine.runs.values()):
+        if not engine.draining.is_quiet() or not all(run.is_whole for run in engine.runs.values()):
             return 0.0
         if any(engine.chains[name].offset < due for name, due in engine.sources.due_now().items()):
             return 0.0
@@ -200,7 +200,7 @@ class _Story:
             if run.spec.idle_s is not None and not run.chain.idle and not run.chain.ended:
                 waits.append(run.rows_at + run.spec.idle_s - self._loop.now)
             if run.spec.kind == "source" and run.spec.name not in self._scripts:
-                waits.append(None if engine.drained() else 0.0)
+                waits.append(None if engine.draining.is_drained() else 0.0)
         return min((wait_s for wait_s in waits if wait_s is not None), default=0.0)
 
     def _skip(self) -> None:

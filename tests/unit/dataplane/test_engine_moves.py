@@ -87,22 +87,22 @@ def test_a_lease_given_back_leaves_its_tasks_to_the_others(tmp_path: Path, seed:
 def test_a_mark_is_passed_by_what_had_arrived_although_the_source_goes_on(tmp_path: Path) -> None:
     driver = driver_on(tmp_path, 1, local=False)
     driver.engine.sources.arrivals["source"].limit = None
-    mark = driver.engine.mark()
-    assert not driver.engine.passed_mark(mark), "a source that has not begun is waited for"
-    assert driver.run_until(lambda: driver.engine.passed_mark(mark), 10.0)
+    mark = driver.engine.draining.mark()
+    assert not driver.engine.draining.has_passed(mark), "a source that has not begun is waited for"
+    assert driver.run_until(lambda: driver.engine.draining.has_passed(mark), 10.0)
     driver.run_until(0.05)
     offset = driver.engine.sources.due_now()["source"]
-    later = driver.engine.mark()
-    assert not driver.engine.passed_mark(later)
-    assert driver.run_until(lambda: driver.engine.passed_mark(later), 10.0)
+    later = driver.engine.draining.mark()
+    assert not driver.engine.draining.has_passed(later)
+    assert driver.run_until(lambda: driver.engine.draining.has_passed(later), 10.0)
     assert len(driver.sink.rows()) >= offset
-    assert not driver.engine.drained(), "it is not the end of the source"
+    assert not driver.engine.draining.is_drained(), "it is not the end of the source"
 
 
 def test_the_mark_of_a_bounded_source_is_its_end(tmp_path: Path) -> None:
     driver = driver_on(tmp_path, 1, local=False)
-    mark = driver.engine.mark()
-    assert driver.run_until(lambda: driver.engine.passed_mark(mark), 10.0)
+    mark = driver.engine.draining.mark()
+    assert driver.run_until(lambda: driver.engine.draining.has_passed(mark), 10.0)
     assert len(driver.sink.rows()) == 240
     assert driver.engine.runs["sink"].sunk_rows == 240
 
@@ -121,5 +121,5 @@ def test_an_idle_operator_can_be_given_a_boundary_by_an_epoch_without_rows(tmp_p
     assert driver.run_until(lambda: fold.epoch == before + 1, 5.0), "one more record"
     driver.run_until(0.1)
     assert (fold.epoch, fold.rows_in) == (before + 1, rows) and (fold.versions == versions).all()
-    assert gather.epoch > 0 and driver.engine.drained()
+    assert gather.epoch > 0 and driver.engine.draining.is_drained()
     finish(driver)

@@ -56,10 +56,10 @@ def test_rows_gather_for_a_sink_until_there_are_enough(tmp_path: Path) -> None:
 
 def test_a_mark_lets_a_sink_take_what_has_gathered_once_all_of_it_is_there(tmp_path: Path) -> None:
     driver = driver_on(tmp_path, quick(KEPT, sink_hold_s=600.0), rows=400)
-    mark = driver.engine.mark()
-    assert driver.run_until(lambda: driver.engine.passed_mark(mark), 30.0), driver.failed
+    mark = driver.engine.draining.mark()
+    assert driver.run_until(lambda: driver.engine.draining.has_passed(mark), 30.0), driver.failed
     assert epochs(driver) == [400], "one sink epoch, not one for every look"
-    assert driver.engine.drained()
+    assert driver.engine.draining.is_drained()
     driver.stop()
     check_schedule(driver.checkpoint, driver.program, complete=True)
     replay(driver.checkpoint, driver.program)
@@ -71,8 +71,8 @@ def test_what_has_gathered_when_the_driver_dies_is_taken_after_the_restart(tmp_p
     driver.crash()
     assert not driver.sink.calls
     driver.restart()
-    mark = driver.engine.mark()
-    assert driver.run_until(lambda: driver.engine.passed_mark(mark), 30.0), driver.failed
+    mark = driver.engine.draining.mark()
+    assert driver.run_until(lambda: driver.engine.draining.has_passed(mark), 30.0), driver.failed
     assert sum(epochs(driver)) == 400
     waiting = driver.engine.chains.waiting_bytes_for(driver.engine.chains["sink"])
     assert waiting == 0 == driver.engine.chains.waiting_bytes()
@@ -81,8 +81,8 @@ def test_what_has_gathered_when_the_driver_dies_is_taken_after_the_restart(tmp_p
 def test_spaced_epochs_take_all_that_came_meanwhile(tmp_path: Path) -> None:
     paced = quick(KEPT, min_epoch_s=0.5, max_epoch_s=0.5, max_epoch_rows=100_000, max_epoch_bytes=1 << 30)
     driver = driver_on(tmp_path, paced, rows=1_000, rate=500.0)
-    mark = driver.engine.mark()
-    assert driver.run_until(lambda: driver.engine.passed_mark(mark), 30.0), driver.failed
+    mark = driver.engine.draining.mark()
+    assert driver.run_until(lambda: driver.engine.draining.has_passed(mark), 30.0), driver.failed
     assert driver.engine.chains["source"].epoch <= 7
     assert sum(epochs(driver)) == 1_000
 
