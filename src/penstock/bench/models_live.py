@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -210,12 +211,13 @@ def _costs(links: Sequence[EpochLink]) -> dict[str, float]:
 
 
 def choose(links: Sequence[EpochLink]) -> dict[str, Cores]:
-    """Return the split of K_max that each model recommends."""
+    """Return the split of K_max that each model recommends: stations by allocation, the epoch model of a chain, whose
+    operators are no stations by themselves, by looking at every split."""
     rate_per_s, k_max = CHOICE
-    found = {}
-    for model in MODELS:
-        stations = stations_of("epoch-station" if model == "epoch" else model, links, rate_per_s)
-        cores = assign_processors(stations, k_max).cores
+    splits = [one for one in product(range(1, k_max), repeat=len(links)) if sum(one) == k_max]
+    found = {"epoch": min(splits, key=lambda one: predict_s("epoch", links, 0.0, Setting(rate_per_s, one)))}
+    for model in ("mm1", "mmk", "gigk", "epoch-station"):
+        cores = assign_processors(stations_of(model, links, rate_per_s), k_max).cores
         found[model] = tuple(cores[name] for name in SERVICE_S)
     return found
 

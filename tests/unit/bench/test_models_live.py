@@ -97,6 +97,18 @@ def test_the_simulator_steps_as_the_model_says(monkeypatch: pytest.MonkeyPatch) 
     assert found["mean"] < 0.3
 
 
+def test_the_epoch_model_of_a_chain_chooses_the_split_that_it_says_is_best() -> None:
+    links, _ = live.fit([see(rate, cores) for rate, splits in live.CALIBRATION.items() for cores in splits])
+    chosen = live.choose(links)
+    rate_per_s, k_max = live.CHOICE
+    assert set(chosen) == {"mm1", "mmk", "gigk", "epoch", "epoch-station"}
+    assert {sum(split) for split in chosen.values()} == {k_max}
+    said = {
+        split: live.predict_s("epoch", links, 0.0, Setting(rate_per_s, split)) for split in chosen.values()
+    }
+    assert said[chosen["epoch"]] == min(said.values())
+
+
 def test_neighbours_have_one_core_elsewhere_and_serve_the_load() -> None:
     found = live.neighbours_of((3, 5, 2), (1.6, 3.2, 0.8))
     assert (2, 6, 2) in found and (4, 4, 2) in found and (3, 6, 1) in found
