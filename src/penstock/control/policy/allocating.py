@@ -143,13 +143,14 @@ def is_short(group: Group, bound_s: float) -> bool:
 
 
 def propose_making_do(group: Group, usable: int, min_gain: float, problem: str) -> Want:
-    """Deal what can be had by load, where no allocation holds the bound or serves the load; only if that helps."""
+    """Deal what can be had by load, where no allocation holds the bound or serves the load; only if that helps, or if
+    more than that is held."""
     least = {name: math.floor(load) + 1 for name, load in group.loads.items()}
     cores = least if sum(least.values()) <= usable else spread_by_load(group.loads, usable)
     most = {station.name: station.at_most or cores[station.name] for station in group.stations}
     cores = {name: min(max(k, 1), most[name]) for name, k in cores.items()}
-    now = busiest(group.loads, group.current)
-    if now < 1 or busiest(group.loads, cores) > now * (1 - 2 * min_gain):
+    now, must = busiest(group.loads, group.current), group.total > usable
+    if not must and (now < 1 or busiest(group.loads, cores) > now * (1 - 2 * min_gain)):
         now_s = group.predict(group.current)
         return Want(group, group.current, f"{group.label}: {problem}", now_s, problem=problem)
     action = f"{group.label}: {count(sum(cores.values()), 'core')} by load, {in_ratio(cores)}"

@@ -250,6 +250,10 @@ class DrsPolicy:
         actions = list(dict.fromkeys(want.action for want in wants if want.action)) if placed else []
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
+        held = sum(want.group.total for want in wants)
+        if placed and held > min(self.k_max or usable, usable):
+            # More than may be held is given up whatever latency that leads to, so none is promised.
+            return Proposal(plan, symptom, "; ".join(actions), options, None, urgent=True)
         return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent=predicted == math.inf)
 
     def _missing(self, wants: list[Want], usable: int) -> int:

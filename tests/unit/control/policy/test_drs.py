@@ -266,6 +266,17 @@ def test_fewer_cores_than_the_load_takes_are_refused_once_and_never_exceeded(sta
     assert sum("configuration is refused" in one.symptom for one in world.proposals) == 1
 
 
+def test_more_than_k_max_is_given_up_even_where_it_serves_the_load_and_k_max_does_not() -> None:
+    world = World({"a": make_station(np.full(64, 10.0), 100.0, 12)}, limits=Limits(32), sla=SLA(1.0))
+    policy = DrsPolicy(k_max=6)
+    found = world.run(policy, 3)
+    assert world.k("a") == 6
+    given_up = next(one for one in found if one.plan is not None)
+    assert given_up.urgent and given_up.predicted_s is None, (
+        "no guard may hold it for the latency it leads to"
+    )
+
+
 def test_bounds_that_cross_are_refused_where_the_bound_is_known_and_nothing_is_done_by_them() -> None:
     with pytest.raises(DeclarationError, match="t_min_s of 5 s must lie under the bound of 1 s"):
         make_policy_for(SLA(1.0), "drs:t_min_s=5")
