@@ -19,6 +19,39 @@ from penstock.control.model.allocation import (
 from penstock.control.policy.protocol import Option
 from penstock.control.policy.wording import count, in_ms
 
+TOO_FEW_S = 3600.0
+"""Time for which cores that turned out too few are not tried again: a try costs T_ra of late rows, and code that was slow
+may have become fast."""
+
+_LOOKS_BACK_S = 10.0
+"""Time over which what waits is smoothed."""
+
+
+@dataclass(frozen=True)
+class TooFew:
+    """Cores that turned out too few, and what for."""
+
+    cores: int
+    load: float
+    at_s: float
+
+
+@dataclass
+class Waiting:
+    """Follows what waits in a group, as seconds of work."""
+
+    is_worked_off: bool = False
+    """Whether it is a tenth less than of late: latency is that of an earlier load, not of the cores there are."""
+    _smoothed_s: float = 0.0
+    _at_s: float | None = None
+
+    def look(self, at_s: float, waiting_s: float) -> None:
+        """Take what waits at this turn. Call once a turn."""
+        elapsed_s = at_s - self._at_s if self._at_s is not None else _LOOKS_BACK_S
+        self.is_worked_off = waiting_s < 0.9 * self._smoothed_s
+        self._smoothed_s += min(elapsed_s / _LOOKS_BACK_S, 1.0) * (waiting_s - self._smoothed_s)
+        self._at_s = at_s
+
 
 @dataclass(frozen=True)
 class Group:
@@ -31,6 +64,8 @@ class Group:
     current: Mapping[str, int]
     loads: Mapping[str, float]
     """Core-seconds a second that each executor needs, margin included."""
+    waiting_s: float = 0.0
+    """How long its tasks would work on what waits."""
 
     @property
     def total(self) -> int:

@@ -14,6 +14,7 @@ from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.estimate import NodeEstimate
 from penstock.control.model.queues import ModelError, mmk_latency_s
+from penstock.control.policy.allocating import Group, Waiting
 from penstock.control.policy.drs import DrsPolicy, make_drs_lb
 from penstock.control.policy.protocol import Limits
 from penstock.control.policy.registry import make_policy_for
@@ -275,6 +276,30 @@ def test_more_than_k_max_is_given_up_even_where_it_serves_the_load_and_k_max_doe
     assert given_up.urgent and given_up.predicted_s is None, (
         "no guard may hold it for the latency it leads to"
     )
+
+
+def test_cores_that_a_burst_needed_are_given_up_once_it_is_worked_off() -> None:
+    world = World({"a": make_station(np.full(64, 1000 / 64), 300.0, 6)}, sla=SLA(0.5, scope="operator"))
+    policy = DrsPolicy()
+    world.run(policy, 100)
+    before = world.k("a")
+    world.stations["a"].rates *= 2
+    world.run(policy, 5)
+    world.stations["a"].rates *= 2.5
+    world.run(policy, 95)
+    world.stations["a"].rates /= 5
+    assert any("17 -> 18" in one.action for one in world.run(policy, 300)), "one more while it is worked off"
+    assert world.k("a") <= before + 1
+
+
+def test_cores_that_were_too_few_are_tried_again_after_an_hour_and_not_before() -> None:
+    """A model that errs: it calls two cores enough, and one shard of them makes rows late."""
+    group = Group("a", [], 0.01, {"a": 3}, {"a": 1.5})
+    policy = DrsPolicy()
+    policy._waiting["a"] = Waiting()
+    policy._note_too_few([replace(group, current={"a": 2})], 100.0)
+    assert policy._floor(group, 3600.0) == 3 and policy._floor(group, 3701.0) == 1
+    assert policy._floor(replace(group, loads={"a": 1.3}), 101.0) == 1, "for another load they may be enough"
 
 
 def test_bounds_that_cross_are_refused_where_the_bound_is_known_and_nothing_is_done_by_them() -> None:
