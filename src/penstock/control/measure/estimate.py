@@ -108,6 +108,10 @@ class ExecutorEstimate:
         found = np.bincount(line, self.load / speed[line], size + 1)[:size]
         return found.astype(np.float64, copy=False)
 
+    def task_speeds(self) -> list[float]:
+        """Speed of each task's node, in the order of `tasks`."""
+        return [self._speed(task) for task in self.tasks]
+
     def _speed(self, task: TaskEstimate) -> float:
         # A task whose rows are dearer than the mean has a lower service rate and is no slower for it.
         if task.speed is not None:

@@ -16,6 +16,7 @@ from penstock.control.model.allocation import (
     min_processors,
     spread_processors,
 )
+from penstock.control.policy.hotness import HotShard
 from penstock.control.policy.protocol import Option
 from penstock.control.policy.wording import count, in_ms
 
@@ -66,6 +67,8 @@ class Group:
     """Core-seconds a second that each executor needs, margin included."""
     waiting_s: float = 0.0
     """How long its tasks would work on what waits."""
+    hot: HotShard | None = None
+    """A shard that is late whatever number of cores there is."""
 
     @property
     def total(self) -> int:
@@ -132,7 +135,7 @@ def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_ga
     """Problem (8): more cores on shortage, fewer under T_min, else the better split of as many (DRS IV-B).
 
     Where the model asks for no more than there is and the latency is over the bound all the same, the model errs, and
-    one more is tried (III-B, last paragraph).
+    one more is tried (III-B, last paragraph); not for a shard that no core more can help.
 
     Args:
         floor: fewest cores worth trying when some are given up.
@@ -148,6 +151,9 @@ def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_ga
     if is_short(group, bound_s):
         if need.total > group.total:
             return Want(group, need.cores, symptom, need.latency_s, _change(group, need), options=options)
+        if group.hot is not None:
+            then_s = now_s if group.hot.is_served else math.inf
+            return Want(group, group.current, symptom, then_s, problem=str(group.hot), options=options)
         if group.total >= group.room:
             problem = f"{group.label} is over the bound with a core for every shard that has rows"
             return Want(group, group.current, symptom, now_s, problem=problem, options=options)

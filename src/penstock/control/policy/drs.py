@@ -30,6 +30,7 @@ from penstock.control.policy.allocating import (
     spread_by_load,
 )
 from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, derive_station
+from penstock.control.policy.hotness import find_hot_shard
 from penstock.control.policy.mapping import is_known, tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_options
@@ -195,12 +196,14 @@ class DrsPolicy:
                     {n: e.k},
                     {n: loads[n]},
                     _waiting_s(e),
+                    find_hot_shard(now, (n,)),
                 )
                 for n, e in executors.items()
             ]
         current = {name: e.k for name, e in executors.items()}
         waiting_s = sum(_waiting_s(e) for e in executors.values())
-        return [Group("all", list(stations.values()), now.latency_s, current, loads, waiting_s)]
+        hot = find_hot_shard(now, executors)
+        return [Group("all", list(stations.values()), now.latency_s, current, loads, waiting_s, hot)]
 
     def _decide(self, group: Group, at_s: float, bound_s: float, usable: int) -> Want:
         try:
@@ -249,15 +252,17 @@ class DrsPolicy:
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
         if cores and not waited:
             why = f"the last re-allocation is less than {self.reallocation_s:g} s old"
-            return self._relieve(now, sla) or no_change(symptom, why, options, predicted)
+            held = f"{why}, which holds {self._describe_wanted(wants)} back"
+            return self._relieve(now, sla, held) or no_change(symptom, why, options, predicted)
         missing = self._missing(first, usable)
         add = self._negotiator.ask(now, limits, missing)
         placed = self._realize(now, limits, cores)
         release = () if cores or missing > 0 else self._negotiator.release(now, limits)
         plan = Plan(placed, add, release)
         if plan.changes_nothing:
-            relief = self._relieve(now, sla)
             why = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
+            fits = "no other number of cores helps" if why else "the number of cores fits"
+            relief = self._relieve(now, sla, fits)
             why = f"nothing can help: {why}" if why else "the numbers fit"
             return relief or no_change(symptom, why, options, predicted)
         if placed:
@@ -301,10 +306,14 @@ class DrsPolicy:
             return plan_unit_steps(now, limits, cores, self.margin)
         return {name: placement.plan for name, placement in plan_cores(now, limits, cores).items()}
 
-    def _relieve(self, now: Estimate, sla: SLA) -> Proposal | None:
+    def _relieve(self, now: Estimate, sla: SLA, why: str) -> Proposal | None:
         if not self.balances:
             return None
-        return propose_relief(now, sla, margin=self.margin, alert_s=self.alert_s)
+        return propose_relief(now, sla, margin=self.margin, alert_s=self.alert_s, why=why)
+
+    def _describe_wanted(self, wants: list[Want]) -> str:
+        wanted = {name: k for want in wants if want.action for name, k in want.cores.items()}
+        return f"{count(sum(wanted.values()), 'core')} as {in_ratio(wanted)}"
 
     def _bound_s(self, sla: SLA) -> float:
         return self.t_max_s if self.t_max_s is not None else sla.latency / tail_factor(sla)

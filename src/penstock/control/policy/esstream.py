@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.control.measure.estimate import Estimate
-from penstock.control.measure.nodes import Need
+from penstock.control.measure.nodes import Need, derive_new_task_need
 from penstock.control.model.queues import ModelError
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import derive_shards
 from penstock.control.policy.allocating import busiest, spread_by_load
 from penstock.control.policy.demand import Demand, derive_demand
+from penstock.control.policy.hotness import find_hot_shard
 from penstock.control.policy.marginal import derive_best_k, describe_change, predict_mmk_s
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.nodeloads import (
@@ -135,7 +136,11 @@ class EsStreamPolicy:
         )
         if unplaced and not problem:
             problem = f"{count(unplaced, 'task')} fit on no node within {self.alpha:.0%} of its resources"
+        hot = find_hot_shard(now, held)
+        if hot is not None and not problem:
+            problem = str(hot)
         if plan.changes_nothing:
+            before_s = before_s if hot is None or hot.is_served else math.inf
             waits = (
                 "" if not self._negotiator.asked else f"; {count(self._negotiator.asked, 'node')} on the way"
             )
@@ -232,9 +237,10 @@ class EsStreamPolicy:
         """Return the plans of executors whose k changes, and how many tasks fit on no node."""
         by_node = {name: Counter(task.node for task in now.executors[name].tasks) for name in cores}
         needs = {name: self._need(now, demand, name, cores[name]) for name in cores}
+        has_room = self._has_idle_room(table)
         for name, k in cores.items():
             for _ in range(held[name] - k):
-                node = self._giver(by_node[name], table)
+                node = self._giver(by_node[name], table, has_room)
                 by_node[name] = +(by_node[name] - Counter([node]))
                 table.take_off(node, self._need(now, demand, name, held[name]))
         unplaced = 0
@@ -262,16 +268,23 @@ class EsStreamPolicy:
         choose = CHOICES[LEAST_LOADED]
         return choose(table, need, first) or choose(table, need, second)
 
-    def _giver(self, held: Counter[str], table: NodeLoads) -> str:
-        """Return the node that loses a task: one that came later where there is idle room, else the most loaded."""
+    def _has_idle_room(self, table: NodeLoads) -> bool:
+        return table.skewness() >= self.chi and table.mean() <= self.zeta
+
+    def _giver(self, held: Counter[str], table: NodeLoads, has_room: bool) -> str:
+        """Return the node that loses a task: one that came later where there is idle room, else the most loaded.
+
+        Args:
+            has_room: as nodes were measured; tasks that are given up meanwhile say nothing of idle room.
+        """
         late = [node for node in reversed(list(table.preempted)) if held[node] > 0]
-        if late and table.skewness() >= self.chi and table.mean() <= self.zeta:
+        if late and has_room:
             return late[0]
         return max(held, key=lambda node: (table.load(node) if node in table.loads else math.inf, node))
 
     def _release(self, now: Estimate, limits: Limits, table: NodeLoads) -> tuple[str, ...]:
         """Return nodes to give back: empty ones while there is idle room, those that came later first."""
-        if not (table.skewness() >= self.chi and table.mean() <= self.zeta):
+        if not self._has_idle_room(table):
             return ()
         empty = [name for name in now.nodes if table.tasks[name] == 0]
         late = list(table.preempted)
@@ -279,17 +292,13 @@ class EsStreamPolicy:
         return tuple(empty[: max(len(now.nodes) - limits.min_nodes, 0)])
 
     def _need(self, now: Estimate, demand: Demand, name: str, k: int) -> Need:
-        """Return what one task will use: what all of them use now, over k (equation 21)."""
-        tasks = now.executors[name].tasks
-        parts = [
-            sum(getattr(task, part) for task in tasks) / k
-            for part in ("cpu_ratio", "memory_ratio", "io_ratio")
-        ]
-        if not any(parts):
-            cores = max(sum(node.cores for node in now.nodes.values()) / max(len(now.nodes), 1), 1.0)
-            busy = min(demand.rate_per_s[name] / demand.service_per_s[name] / k, 1.0)
-            parts[0] = busy / cores
-        return Need(*parts)
+        """Return what one task uses: the mean of its siblings (equation 21), its share of the load where none was
+        measured."""
+        need = derive_new_task_need(now.executors[name].tasks)
+        if need != Need():
+            return need
+        cores = max(sum(node.cores for node in now.nodes.values()) / max(len(now.nodes), 1), 1.0)
+        return Need(min(demand.rate_per_s[name] / demand.service_per_s[name] / k, 1.0) / cores)
 
     # -- words and memory ---------------------------------------------------------------------------------------------
 

@@ -302,6 +302,34 @@ def test_cores_that_were_too_few_are_tried_again_after_an_hour_and_not_before() 
     assert policy._floor(replace(group, loads={"a": 1.3}), 101.0) == 1, "for another load they may be enough"
 
 
+@pytest.mark.parametrize("scope", ["operator", "end-to-end"])
+@pytest.mark.parametrize("make", [DrsPolicy, make_drs_lb])
+def test_no_core_is_added_for_a_shard_that_none_can_help_and_the_shard_is_named(
+    make: type[DrsPolicy], scope: str
+) -> None:
+    rates = np.full(64, 2.0)
+    rates[7] = 450.0
+    world = World({"a": make_station(rates, 300.0, 3)}, sla=SLA(0.5, scope=scope))
+    policy = make(reallocation_s=5)
+    found = world.run(policy, 60)
+    assert world.k("a") == 3
+    assert "one shard of a, 7, is 78% of the load and alone needs 1.5 cores" in found[-1].action
+    assert found[-1].predicted_s == math.inf
+
+
+@pytest.mark.parametrize(("k", "changed_at_s"), [(8, None), (4, 0.0)])
+def test_drs_lb_says_whether_the_number_fits_or_t_ra_holds_another_back(
+    k: int, changed_at_s: float | None
+) -> None:
+    station = make_station(np.full(64, 700 / 64), 200.0, k)
+    station.task_of = np.where(np.arange(64) < 20, 0, station.task_of).astype(np.int32)
+    world, policy = World({"a": station}), make_drs_lb(margin=0.2, t_min_s=0.0)
+    policy._changed_at_s = changed_at_s
+    moved = next(one for one in world.run(policy, 5) if one.plan is not None)
+    held = "while the last re-allocation is less than 60 s old, which holds 5 cores as 5 back"
+    assert moved.symptom.endswith("while the number of cores fits" if changed_at_s is None else held)
+
+
 def test_bounds_that_cross_are_refused_where_the_bound_is_known_and_nothing_is_done_by_them() -> None:
     with pytest.raises(DeclarationError, match="t_min_s of 5 s must lie under the bound of 1 s"):
         make_policy_for(SLA(1.0), "drs:t_min_s=5")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from tests.unit.control.policy.worlds import World, make_station
 from penstock.control.measure.estimate import NodeEstimate
 from penstock.control.measure.nodes import Need
 from penstock.control.model.queues import mmk_rows
+from penstock.control.policy.demand import derive_demand
 from penstock.control.policy.esstream import EsStreamPolicy
 from penstock.control.policy.marginal import derive_best_k
 from penstock.control.policy.nodeloads import derive_node_loads, derive_skewness, place_tasks
@@ -107,6 +110,35 @@ def test_new_tasks_go_to_the_least_loaded_node_that_fits() -> None:
     world.turn(EsStreamPolicy())
     added = [node for index, node in world.stations["count"].tasks.items() if index > 2]
     assert added and set(added) == {"n1"}
+
+
+def test_a_new_task_needs_what_its_siblings_use_and_not_what_they_would_with_it() -> None:
+    """Two tasks use half of the only node; three more of the same go beyond 85 % of it, so one is put there."""
+    world = World({"count": make_station(flat(400), 200.0, 2)}, {"n0": NodeEstimate("n0", 4)}, Limits(4))
+    found = world.turn(EsStreamPolicy())
+    assert world.k("count") == 3, found.action
+    idle = World({"count": make_station(flat(400), 200.0, 2)}, {"n0": NodeEstimate("n0", 8)}, Limits(8))
+    now = idle.estimate()
+    count = now.executors["count"]
+    tasks = tuple(replace(task, cpu_ratio=0.0) for task in count.tasks)
+    unmeasured = replace(now, executors={"count": replace(count, tasks=tasks)})
+    policy = EsStreamPolicy()
+    assert policy._need(unmeasured, derive_demand(unmeasured), "count", 4) == Need(2 / 4 / 8)
+
+
+def test_a_shard_that_no_number_of_tasks_helps_is_named() -> None:
+    rates = np.full(64, 2.0)
+    rates[7] = 450.0
+    world = World({"count": make_station(rates, 300.0, 3)})
+    found = world.run(EsStreamPolicy(), 60)
+    assert "nothing can help: one shard of count, 7, is 78% of the load" in found[-1].action
+    assert found[-1].predicted_s == np.inf
+    assert len({world.k("count")} | {len(plan.executors["count"].tasks) for plan in world.plans[1:]}) <= 1
+
+
+def test_without_rows_the_latency_of_the_first_one_is_predicted() -> None:
+    world = World({"count": make_station(flat(0), 200.0, 1)}, sources={"in": 0.0})
+    assert world.turn(EsStreamPolicy()).predicted_s == pytest.approx(1 / 200)
 
 
 def test_near_a_bottleneck_new_tasks_go_to_other_nodes() -> None:
