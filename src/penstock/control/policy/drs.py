@@ -252,8 +252,8 @@ class DrsPolicy:
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
         if cores and not waited:
             why = f"the last re-allocation is less than {self.reallocation_s:g} s old"
-            held = f"{why}, which holds {self._describe_wanted(wants)} back"
-            return self._relieve(now, sla, held) or no_change(symptom, why, options, predicted)
+            keeps = f"{why}, which holds {self._describe_wanted(wants)} back"
+            return self._relieve(now, sla, keeps) or no_change(symptom, why, options, predicted)
         missing = self._missing(first, usable)
         add = self._negotiator.ask(now, limits, missing)
         placed = self._realize(now, limits, cores)
