@@ -237,10 +237,9 @@ class EsStreamPolicy:
         """Return the plans of executors whose k changes, and how many tasks fit on no node."""
         by_node = {name: Counter(task.node for task in now.executors[name].tasks) for name in cores}
         needs = {name: self._need(now, demand, name, cores[name]) for name in cores}
-        has_room = self._has_idle_room(table)
         for name, k in cores.items():
             for _ in range(held[name] - k):
-                node = self._giver(by_node[name], table, has_room)
+                node = self._giver(by_node[name], table)
                 by_node[name] = +(by_node[name] - Counter([node]))
                 table.take_off(node, self._need(now, demand, name, held[name]))
         unplaced = 0
@@ -268,23 +267,16 @@ class EsStreamPolicy:
         choose = CHOICES[LEAST_LOADED]
         return choose(table, need, first) or choose(table, need, second)
 
-    def _has_idle_room(self, table: NodeLoads) -> bool:
-        return table.skewness() >= self.chi and table.mean() <= self.zeta
-
-    def _giver(self, held: Counter[str], table: NodeLoads, has_room: bool) -> str:
-        """Return the node that loses a task: one that came later where there is idle room, else the most loaded.
-
-        Args:
-            has_room: as nodes were measured; tasks that are given up meanwhile say nothing of idle room.
-        """
+    def _giver(self, held: Counter[str], table: NodeLoads) -> str:
+        """Return the node that loses a task: one that came later where there is idle room, else the most loaded."""
         late = [node for node in reversed(list(table.preempted)) if held[node] > 0]
-        if late and has_room:
+        if late and table.skewness() >= self.chi and table.mean() <= self.zeta:
             return late[0]
         return max(held, key=lambda node: (table.load(node) if node in table.loads else math.inf, node))
 
     def _release(self, now: Estimate, limits: Limits, table: NodeLoads) -> tuple[str, ...]:
         """Return nodes to give back: empty ones while there is idle room, those that came later first."""
-        if not self._has_idle_room(table):
+        if not (table.skewness() >= self.chi and table.mean() <= self.zeta):
             return ()
         empty = [name for name in now.nodes if table.tasks[name] == 0]
         late = list(table.preempted)
@@ -292,9 +284,8 @@ class EsStreamPolicy:
         return tuple(empty[: max(len(now.nodes) - limits.min_nodes, 0)])
 
     def _need(self, now: Estimate, demand: Demand, name: str, k: int) -> Need:
-        """Return what one task uses: the mean of its siblings (equation 21), its share of the load where none was
-        measured."""
-        need = derive_new_task_need(now.executors[name].tasks)
+        """Return what one task uses once k share what all use now (equation 21), or their load where none was measured."""
+        need = derive_new_task_need(now.executors[name].tasks, k)
         if need != Need():
             return need
         cores = max(sum(node.cores for node in now.nodes.values()) / max(len(now.nodes), 1), 1.0)

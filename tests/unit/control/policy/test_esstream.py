@@ -112,18 +112,17 @@ def test_new_tasks_go_to_the_least_loaded_node_that_fits() -> None:
     assert added and set(added) == {"n1"}
 
 
-def test_a_new_task_needs_what_its_siblings_use_and_not_what_they_would_with_it() -> None:
-    """Two tasks use half of the only node; three more of the same go beyond 85 % of it, so one is put there."""
+def test_a_new_task_needs_an_even_share_of_what_its_siblings_use() -> None:
+    """Two tasks use half of the only node; four of them use no more."""
     world = World({"count": make_station(flat(400), 200.0, 2)}, {"n0": NodeEstimate("n0", 4)}, Limits(4))
-    found = world.turn(EsStreamPolicy())
-    assert world.k("count") == 3, found.action
-    idle = World({"count": make_station(flat(400), 200.0, 2)}, {"n0": NodeEstimate("n0", 8)}, Limits(8))
-    now = idle.estimate()
-    count = now.executors["count"]
-    tasks = tuple(replace(task, cpu_ratio=0.0) for task in count.tasks)
-    unmeasured = replace(now, executors={"count": replace(count, tasks=tasks)})
-    policy = EsStreamPolicy()
-    assert policy._need(unmeasured, derive_demand(unmeasured), "count", 4) == Need(2 / 4 / 8)
+    now, policy = world.estimate(), EsStreamPolicy()
+    assert policy._need(now, derive_demand(now), "count", 4) == Need(0.5 / 4)
+    assert policy._need(now, derive_demand(now), "count", 2) == Need(0.25)
+    tasks = tuple(replace(task, cpu_ratio=0.0) for task in now.executors["count"].tasks)
+    unmeasured = replace(now, executors={"count": replace(now.executors["count"], tasks=tasks)})
+    assert policy._need(unmeasured, derive_demand(unmeasured), "count", 4) == Need(2 / 4 / 4)
+    world.turn(policy)
+    assert world.k("count") == 4
 
 
 def test_a_shard_that_no_number_of_tasks_helps_is_named() -> None:
