@@ -23,6 +23,18 @@ class EpochCosts:
 
 
 @dataclass(frozen=True)
+class EpochSpread:
+    """How task loads vary within epochs: in each some task is the busiest, and more so than any is on average."""
+
+    imbalance: float = 1.0
+    """Load of the busiest task of an epoch over the largest mean load of a task."""
+    largest_load: float = 0.0
+    """The largest mean load of a task at which that was seen."""
+    delta: float = 1.0
+    """δ of the mean loads of tasks: the largest over their mean."""
+
+
+@dataclass(frozen=True)
 class TaskEstimate:
     """One task: how many rows it completes in a second of useful time, and how much of its time is useful."""
 
@@ -72,6 +84,7 @@ class ExecutorEstimate:
     commit_s: float | None = None
     measured_quantiles_s: Mapping[float, float] = field(default_factory=dict)
     """Quantile -> latency as measured: of the quantile that the SLA bounds, beside `measured_p99_s`."""
+    spread: EpochSpread = EpochSpread()
 
     @property
     def k(self) -> int:
@@ -94,6 +107,10 @@ class ExecutorEstimate:
         line = place[self.task_of]
         found = np.bincount(line, self.load / speed[line], size + 1)[:size]
         return found.astype(np.float64, copy=False)
+
+    def task_speeds(self) -> list[float]:
+        """Speed of each task's node, in the order of `tasks`."""
+        return [self._speed(task) for task in self.tasks]
 
     def _speed(self, task: TaskEstimate) -> float:
         # A task whose rows are dearer than the mean has a lower service rate and is no slower for it.

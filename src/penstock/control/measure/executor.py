@@ -18,6 +18,7 @@ from penstock.control.measure.estimate import EpochCosts, ExecutorEstimate
 from penstock.control.measure.sample import F64, ExecutorSample, NodeSample
 from penstock.control.measure.service import EWMA, ServiceRates
 from penstock.control.measure.smoothing import Smoothing
+from penstock.control.measure.spreading import SpreadMeasure
 from penstock.control.measure.tracing import ShardTrace
 
 EpochFit = Callable[[str, ExecutorSample, ExecutorSample, float | None], EpochCosts | None]
@@ -52,12 +53,14 @@ class ExecutorMeasure:
         self._bytes_per_s = (0.0, 0.0)
         self._shard_rows, self._shard_s = np.zeros(shards), np.zeros(shards)
         self._epoch = EpochCosts()
+        self._spread = SpreadMeasure()
         self.service = ServiceRates()
 
     def restart(self, at_s: float, sample: ExecutorSample, smoothing: Smoothing) -> ExecutorMeasure:
         """Return a memory that begins at this sample and keeps what restarting does not change: service rates."""
         fresh = ExecutorMeasure(self.name, at_s, sample, smoothing)
         fresh.service, fresh._epoch = self.service, self._epoch
+        fresh._spread = self._spread
         if len(fresh._shard_rows) == len(self._shard_rows):
             fresh._shard_rows, fresh._shard_s = self._shard_rows, self._shard_s
         return fresh
@@ -83,6 +86,8 @@ class ExecutorMeasure:
         self.service.update(before, sample, elapsed_s, speeds)
         self._weigh_shards(before, sample, speeds)
         self._remember_measured(at_s, before, sample)
+        if sample.epochs > before.epochs:
+            self._spread.take(before, sample, elapsed_s)
         if fit is not None and sample.epochs > before.epochs:
             latency_s = sample.latency_s
             if latency_s is None or not np.isfinite(latency_s):
@@ -219,6 +224,7 @@ class ExecutorMeasure:
             _mean([one.processing_s for one in seen], rows),
             _mean([one.commit_s for one in seen], rows),
             _greatest([one.latency_quantiles_s for one in seen]),
+            self._spread.known,
         )
 
 

@@ -36,10 +36,15 @@ def estimate_nodes(
     }
 
 
-def derive_new_task_need(siblings: Sequence[TaskEstimate]) -> Need:
-    """Return what a new task of an operator will need: the mean of its siblings, by resource (eq. 21)."""
-    k = len(siblings)
-    if k == 0:
+def derive_new_task_need(siblings: Sequence[TaskEstimate], k: int | None = None) -> Need:
+    """Return what a new task of an operator will need: the mean of its siblings, by resource (eq. 21).
+
+    Args:
+        k: tasks that share what the siblings use, once the new ones are there; as many as there are where it is None.
+            Siblings that are overloaded give load away to a new task: it does not need all that each of them uses.
+    """
+    k = len(siblings) if k is None else k
+    if not siblings or k < 1:
         return Need()
     return Need(
         sum(task.cpu_ratio for task in siblings) / k,

@@ -20,9 +20,24 @@ EWMA = 1 / 8
 @dataclass
 class _Task:
     node: str
-    service_per_s: float
+    rows: float
+    """Smoothed, of the intervals in which it completed some; for a borrowed rate, rows a second."""
+    useful_s: float
+    """Smoothed alike: their ratio is the rate, for a mean of ratios of few rows each is far above it."""
     borrowed: bool
     useful_ratio: float = 0.0
+    intervals: int = 1
+
+    @property
+    def service_per_s(self) -> float:
+        return self.rows / self.useful_s
+
+    def add(self, rows: float, useful_s: float) -> None:
+        """Take one interval more; the first ones count alike, or the very first would stand out for long."""
+        self.intervals += 1
+        newest = max(EWMA, 1 / self.intervals)
+        self.rows += newest * (rows - self.rows)
+        self.useful_s += newest * (useful_s - self.useful_s)
 
 
 class ServiceRates:
@@ -41,7 +56,7 @@ class ServiceRates:
     def update(
         self, before: ExecutorSample, after: ExecutorSample, elapsed_s: float, speeds: Mapping[str, float]
     ) -> None:
-        """Take one interval: μ_i = (1 - η) μ_i + η C_i / ρ_i, with C_i rows in ρ_i seconds of useful time."""
+        """Take one interval: μ_i = C_i / ρ_i, rows over seconds of useful time, each smoothed with η."""
         known = {task.index: task for task in before.tasks}
         indexes = {task.index for task in after.tasks}
         if self._tasks.keys() != indexes:
@@ -68,11 +83,10 @@ class ServiceRates:
             if dispersion is None:
                 dispersion = self._dispersion[task.index] = Dispersion()
             dispersion.add(useful_s / rows, rows)
-            rate = rows / useful_s
             if held is None or held.borrowed:
-                held = self._tasks[task.index] = _Task(task.node, rate, False, useful_s / elapsed_s)
+                held = self._tasks[task.index] = _Task(task.node, rows, useful_s, False, useful_s / elapsed_s)
             else:
-                held.service_per_s += EWMA * (rate - held.service_per_s)
+                held.add(rows, useful_s)
         if held is not None:
             held.useful_ratio += 0.5 * (useful_s / elapsed_s - held.useful_ratio)
 
@@ -86,7 +100,7 @@ class ServiceRates:
                 origin = self._tasks.get(index)
                 if origin is not None:
                     ratio = speeds.get(task.node, 1.0) / speeds.get(origin.node, 1.0)
-                    self._tasks[task.index] = _Task(task.node, origin.service_per_s * ratio, True)
+                    self._tasks[task.index] = _Task(task.node, origin.service_per_s * ratio, 1.0, True)
                     break
 
     def estimate_tasks(

@@ -14,12 +14,14 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.control.measure.estimate import EpochCosts, ExecutorEstimate
+from penstock.control.measure.estimate import EpochCosts, EpochSpread, ExecutorEstimate
 from penstock.control.measure.sample import F64, I64
 from penstock.control.model.queues import ModelError
 
 _TOUCH_ROUNDS = 12
 """Rounds in which the number of touched shards and the length of an epoch settle on each other."""
+_MOST_LEFT = 1.2
+"""Imbalance that a plan is taken to leave at most: what is beyond that is about to be balanced."""
 _GROUPS = 32
 """Groups of shards of nearly equal rate, by which touched shards are counted."""
 
@@ -167,19 +169,52 @@ def _alike(rates: F64) -> tuple[F64, F64]:
     return np.add.reduceat(np.sort(rates), starts) / shards, shards
 
 
+def derive_busiest_load(spread: EpochSpread, load: F64) -> F64:
+    """Return the load of the busiest task within epochs, where the largest mean load of a task is `load`.
+
+    The ratio of the two is I at the load ρ that it was seen at. Under more load epochs are longer, and the more rows a task
+    has in one, the less it differs from its mean: from ρ on what is left free shrinks by what it shrank there, so that a
+    load that is served stays so. min(I x, 1 - (1 - I ρ) / (1 - ρ) (1 - x)).
+    """
+    ratio, seen = spread.imbalance, spread.largest_load
+    if not 0 < ratio * seen < 1:
+        return np.asarray(ratio * load, dtype=np.float64)
+    kept = (1 - ratio * seen) / (1 - seen)
+    return np.asarray(np.minimum(ratio * load, np.maximum(1 - kept * (1 - load), load)), dtype=np.float64)
+
+
+def _left(executor: ExecutorEstimate, curve: F64) -> float:
+    """Return δ as it was seen over that of the best split: loads of shards that are off by chance make the best split look
+    better than any is, and balancing stops before it."""
+    at = min(executor.k, len(curve)) - 1
+    mean = float(executor.load.sum()) / max(executor.k, 1)
+    if at < 1 or mean <= 0:
+        return 1.0
+    return min(max(executor.spread.delta * mean / float(curve[at]), 1.0), _MOST_LEFT)
+
+
 def derive_epoch_station(
-    executor: ExecutorEstimate, k_max: int, *, imbalance: float = 1.0, costs: EpochCosts | None = None
+    executor: ExecutorEstimate,
+    k_max: int,
+    *,
+    imbalance: float | None = None,
+    costs: EpochCosts | None = None,
 ) -> EpochStation:
     """Return the model of an executor for up to k_max cores, or as many as it has shards with load.
 
     Args:
-        imbalance: the busiest task's load over the best split's; a balancer that stops at θ leaves up to θ.
+        imbalance: the busiest task's load over the best split's; a balancer that stops at θ leaves up to θ. As epochs
+            were seen to be spread where it is None.
         costs: coefficients to use instead of the estimate's.
     """
     shards = int(np.count_nonzero(executor.load > 0))
     curve = largest_load_curve(executor.load, max(1, min(k_max, max(shards, 1))))
     # One task holds everything, so there is no imbalance to count at k = 1.
-    curve[1:] = np.minimum(curve[1:] * imbalance, curve[0])
+    if imbalance is None:
+        busiest = derive_busiest_load(executor.spread, curve[1:] * _left(executor, curve))
+    else:
+        busiest = curve[1:] * imbalance
+    curve[1:] = np.minimum(busiest, curve[0])
     return EpochStation(
         costs if costs is not None else executor.epoch,
         curve,

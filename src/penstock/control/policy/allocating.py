@@ -16,8 +16,42 @@ from penstock.control.model.allocation import (
     min_processors,
     spread_processors,
 )
+from penstock.control.policy.hotness import HotShard
 from penstock.control.policy.protocol import Option
 from penstock.control.policy.wording import count, in_ms
+
+TOO_FEW_S = 3600.0
+"""Time for which cores that turned out too few are not tried again: a try costs T_ra of late rows, and code that was slow
+may have become fast."""
+
+_LOOKS_BACK_S = 10.0
+"""Time over which what waits is smoothed."""
+
+
+@dataclass(frozen=True)
+class TooFew:
+    """Cores that turned out too few, and what for."""
+
+    cores: int
+    load: float
+    at_s: float
+
+
+@dataclass
+class Waiting:
+    """Follows what waits in a group, as seconds of work."""
+
+    is_worked_off: bool = False
+    """Whether it is a tenth less than of late: latency is that of an earlier load, not of the cores there are."""
+    _smoothed_s: float = 0.0
+    _at_s: float | None = None
+
+    def look(self, at_s: float, waiting_s: float) -> None:
+        """Take what waits at this turn. Call once a turn."""
+        elapsed_s = at_s - self._at_s if self._at_s is not None else _LOOKS_BACK_S
+        self.is_worked_off = waiting_s < 0.9 * self._smoothed_s
+        self._smoothed_s += min(elapsed_s / _LOOKS_BACK_S, 1.0) * (waiting_s - self._smoothed_s)
+        self._at_s = at_s
 
 
 @dataclass(frozen=True)
@@ -31,6 +65,10 @@ class Group:
     current: Mapping[str, int]
     loads: Mapping[str, float]
     """Core-seconds a second that each executor needs, margin included."""
+    waiting_s: float = 0.0
+    """How long its tasks would work on what waits."""
+    hot: HotShard | None = None
+    """A shard that is late whatever number of cores there is."""
 
     @property
     def total(self) -> int:
@@ -97,7 +135,7 @@ def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_ga
     """Problem (8): more cores on shortage, fewer under T_min, else the better split of as many (DRS IV-B).
 
     Where the model asks for no more than there is and the latency is over the bound all the same, the model errs, and
-    one more is tried (III-B, last paragraph).
+    one more is tried (III-B, last paragraph); not for a shard that no core more can help.
 
     Args:
         floor: fewest cores worth trying when some are given up.
@@ -113,6 +151,9 @@ def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_ga
     if is_short(group, bound_s):
         if need.total > group.total:
             return Want(group, need.cores, symptom, need.latency_s, _change(group, need), options=options)
+        if group.hot is not None:
+            then_s = now_s if group.hot.is_served else math.inf
+            return Want(group, group.current, symptom, then_s, problem=str(group.hot), options=options)
         if group.total >= group.room:
             problem = f"{group.label} is over the bound with a core for every shard that has rows"
             return Want(group, group.current, symptom, now_s, problem=problem, options=options)
@@ -143,13 +184,14 @@ def is_short(group: Group, bound_s: float) -> bool:
 
 
 def propose_making_do(group: Group, usable: int, min_gain: float, problem: str) -> Want:
-    """Deal what can be had by load, where no allocation holds the bound or serves the load; only if that helps."""
+    """Deal what can be had by load, where no allocation holds the bound or serves the load; only if that helps, or if
+    more than that is held."""
     least = {name: math.floor(load) + 1 for name, load in group.loads.items()}
     cores = least if sum(least.values()) <= usable else spread_by_load(group.loads, usable)
     most = {station.name: station.at_most or cores[station.name] for station in group.stations}
     cores = {name: min(max(k, 1), most[name]) for name, k in cores.items()}
-    now = busiest(group.loads, group.current)
-    if now < 1 or busiest(group.loads, cores) > now * (1 - 2 * min_gain):
+    now, must = busiest(group.loads, group.current), group.total > usable
+    if not must and (now < 1 or busiest(group.loads, cores) > now * (1 - 2 * min_gain)):
         now_s = group.predict(group.current)
         return Want(group, group.current, f"{group.label}: {problem}", now_s, problem=problem)
     action = f"{group.label}: {count(sum(cores.values()), 'core')} by load, {in_ratio(cores)}"

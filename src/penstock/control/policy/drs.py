@@ -11,12 +11,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.model.allocation import assign_processors, min_processors
 from penstock.control.model.queues import ModelError
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.allocating import (
+    TOO_FEW_S,
     Group,
+    TooFew,
+    Waiting,
     Want,
     busiest,
     derive_options,
@@ -27,7 +30,8 @@ from penstock.control.policy.allocating import (
     spread_by_load,
 )
 from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, derive_station
-from penstock.control.policy.mapping import tail_factor
+from penstock.control.policy.hotness import find_hot_shard
+from penstock.control.policy.mapping import is_known, tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_options
 from penstock.control.policy.pricing import price
@@ -78,8 +82,10 @@ class DrsPolicy:
     _changed_at_s: float | None = None
     _checked: bool = False
     """Whether the configuration was looked at under a measured load."""
-    _too_few: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Group -> cores that turned out too few, and the rate they were too few for."""
+    _too_few: dict[str, TooFew] = field(default_factory=dict)
+    """By group."""
+    _waiting: dict[str, Waiting] = field(default_factory=dict)
+    """By group."""
 
     def __post_init__(self) -> None:
         check_options(
@@ -153,8 +159,12 @@ class DrsPolicy:
         except ModelError as error:
             return no_change(str(error), "nothing can help")
         bound_s = self._bound_s(sla)
+        for group in groups:
+            self._waiting.setdefault(group.label, Waiting()).look(now.at_s, group.waiting_s)
         usable = derive_usable_cores(now, limits)
-        return self._compose(now, sla, limits, [self._decide(group, bound_s, usable) for group in groups])
+        return self._compose(
+            now, sla, limits, [self._decide(group, now.at_s, bound_s, usable) for group in groups]
+        )
 
     def _propose_refusal(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal | None:
         """Say once what is wrong with the configuration, when the first load is seen; the query goes on, and from the next
@@ -179,17 +189,27 @@ class DrsPolicy:
         loads = {n: demand.rate_per_s[n] / (demand.service_per_s[n] * (1 - self.margin)) for n in executors}
         if sla.scope == OPERATOR and self.k_max is None:
             return [
-                Group(n, [replace(stations[n], visits=1.0)], e.measured_s, {n: e.k}, {n: loads[n]})
+                Group(
+                    n,
+                    [replace(stations[n], visits=1.0)],
+                    e.measured_s,
+                    {n: e.k},
+                    {n: loads[n]},
+                    _waiting_s(e),
+                    find_hot_shard(now, (n,)),
+                )
                 for n, e in executors.items()
             ]
         current = {name: e.k for name, e in executors.items()}
-        return [Group("all", list(stations.values()), now.latency_s, current, loads)]
+        waiting_s = sum(_waiting_s(e) for e in executors.values())
+        hot = find_hot_shard(now, executors)
+        return [Group("all", list(stations.values()), now.latency_s, current, loads, waiting_s, hot)]
 
-    def _decide(self, group: Group, bound_s: float, usable: int) -> Want:
+    def _decide(self, group: Group, at_s: float, bound_s: float, usable: int) -> Want:
         try:
             if self.k_max is not None:
                 return propose_split(group, min(self.k_max, usable), self.min_gain)
-            floor = self._floor(group)
+            floor = self._floor(group, at_s)
             return propose_fit(group, bound_s, self._t_min_s(bound_s), floor, self.min_gain)
         except ModelError as error:
             return propose_making_do(group, min(self.k_max or usable, usable), self.min_gain, str(error))
@@ -232,24 +252,30 @@ class DrsPolicy:
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
         if cores and not waited:
             why = f"the last re-allocation is less than {self.reallocation_s:g} s old"
-            return self._relieve(now, sla) or no_change(symptom, why, options, predicted)
+            keeps = f"{why}, which holds {self._describe_wanted(wants)} back"
+            return self._relieve(now, sla, keeps) or no_change(symptom, why, options, predicted)
         missing = self._missing(first, usable)
         add = self._negotiator.ask(now, limits, missing)
         placed = self._realize(now, limits, cores)
         release = () if cores or missing > 0 else self._negotiator.release(now, limits)
         plan = Plan(placed, add, release)
         if plan.changes_nothing:
-            relief = self._relieve(now, sla)
             why = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
+            fits = "no other number of cores helps" if why else "the number of cores fits"
+            relief = self._relieve(now, sla, fits)
             why = f"nothing can help: {why}" if why else "the numbers fit"
             return relief or no_change(symptom, why, options, predicted)
         if placed:
-            self._note_too_few([want for want in wants if want.action])
+            self._note_too_few([want.group for want in wants if want.action and _grows(want)], now.at_s)
             if all(placed[name].k == cores[name] for name in placed):
                 self._changed_at_s = now.at_s
         actions = list(dict.fromkeys(want.action for want in wants if want.action)) if placed else []
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
+        held = sum(want.group.total for want in wants)
+        if placed and held > min(self.k_max or usable, usable):
+            # More than may be held is given up whatever latency that leads to, so none is promised.
+            return Proposal(plan, symptom, "; ".join(actions), options, None, urgent=True)
         return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent=predicted == math.inf)
 
     def _missing(self, wants: list[Want], usable: int) -> int:
@@ -262,25 +288,32 @@ class DrsPolicy:
             total += max(sum(want.cores.values()), least if want.problem else 0)
         return total - usable
 
-    def _note_too_few(self, wants: list[Want]) -> None:
-        for want in wants:
-            if sum(want.cores.values()) > want.group.total:
-                self._too_few[want.group.label] = (want.group.total, sum(want.group.loads.values()))
+    def _note_too_few(self, groups: list[Group], at_s: float) -> None:
+        """Note what more cores are given for; what is being worked off came with an earlier load and tells nothing."""
+        for group in groups:
+            if not self._waiting[group.label].is_worked_off:
+                self._too_few[group.label] = TooFew(group.total, sum(group.loads.values()), at_s)
 
-    def _floor(self, group: Group) -> int:
+    def _floor(self, group: Group, at_s: float) -> int:
         """Return the fewest cores worth trying: more than turned out too few, until the load is a tenth lower."""
-        cores, load = self._too_few.get(group.label, (0, 0.0))
-        return cores + 1 if sum(group.loads.values()) > 0.9 * load else 1
+        noted = self._too_few.get(group.label)
+        if noted is None or at_s - noted.at_s > TOO_FEW_S:
+            return 1
+        return noted.cores + 1 if sum(group.loads.values()) > 0.9 * noted.load else 1
 
     def _realize(self, now: Estimate, limits: Limits, cores: Mapping[str, int]) -> dict[str, ExecutorPlan]:
         if self.migration == UNIT:
             return plan_unit_steps(now, limits, cores, self.margin)
         return {name: placement.plan for name, placement in plan_cores(now, limits, cores).items()}
 
-    def _relieve(self, now: Estimate, sla: SLA) -> Proposal | None:
+    def _relieve(self, now: Estimate, sla: SLA, why: str) -> Proposal | None:
         if not self.balances:
             return None
-        return propose_relief(now, sla, margin=self.margin, alert_s=self.alert_s)
+        return propose_relief(now, sla, margin=self.margin, alert_s=self.alert_s, why=why)
+
+    def _describe_wanted(self, wants: list[Want]) -> str:
+        wanted = {name: k for want in wants if want.action for name, k in want.cores.items()}
+        return f"{count(sum(wanted.values()), 'core')} as {in_ratio(wanted)}"
 
     def _bound_s(self, sla: SLA) -> float:
         return self.t_max_s if self.t_max_s is not None else sla.latency / tail_factor(sla)
@@ -293,6 +326,16 @@ class DrsPolicy:
             raise DeclarationError(
                 f"{self.name}: t_min_s of {self._t_min_s(bound_s):g} s must lie under the bound of {bound_s:g} s."
             )
+
+
+def _waiting_s(executor: ExecutorEstimate) -> float:
+    """Return how long all tasks of an executor together work on what waits."""
+    service_per_s = sum(task.service_per_s for task in executor.tasks if is_known(task.service_per_s))
+    return float(executor.backlog_rows.sum()) / service_per_s if service_per_s > 0 else 0.0
+
+
+def _grows(want: Want) -> bool:
+    return sum(want.cores.values()) > want.group.total
 
 
 def make_drs_lb(**options: object) -> DrsPolicy:

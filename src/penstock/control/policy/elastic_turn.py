@@ -11,17 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.control.measure.estimate import Estimate, ExecutorEstimate
-from penstock.control.measure.observed import derive_observed_s
+from penstock.control.measure.observed import derive_executor_s, derive_observed_s
 from penstock.control.plan.placing import Placement
 from penstock.control.plan.shards import Balance, derive_imbalance, derive_shards
+from penstock.control.policy.hotness import HotShard, find_hot_shard
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.protocol import Limits, Option
 from penstock.control.policy.sizing import Stations
 from penstock.control.policy.wording import count, describe_moves, in_ms, name_tasks
 from penstock.control.sla import OPERATOR, SLA
-
-HOT_CORES = 0.95
-"""A shard that needs this much of a core cannot be helped by any plan: it has one task at a time."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,33 @@ class Turn:
         """δ of every executor that has more than one task."""
         return {n: derive_imbalance(derive_shards(e)) for n, e in self.now.executors.items() if e.k > 1}
 
+    @cached_property
+    def late(self) -> list[str]:
+        """Executors that rows may be late for: those over a bound of their own where it is on operators, else all."""
+        names = list(self.cores)
+        if self.sla.scope != OPERATOR:
+            return names
+        found = {name: derive_executor_s(self.now.executors[name], self.sla) for name in names}
+        return [name for name, one in found.items() if one is not None and one > self.sla.latency] or names
+
+    @cached_property
+    def busiest_task(self) -> dict[str, float]:
+        """Executor -> load of its busiest task."""
+        return {name: float(self.now.executors[name].task_loads().max(initial=0.0)) for name in self.cores}
+
+    def busy(self, name: str) -> float:
+        """Return the mean load of an executor's tasks."""
+        return float(self.now.executors[name].task_loads().mean())
+
     @property
     def worst(self) -> str:
-        """The executor whose tasks are busiest."""
-        loads = self.stations.loads
-        return max(loads, key=lambda name: (loads[name] / max(self.cores[name], 1), name), default="")
+        """The executor with the busiest task, of those that are late."""
+        return max(self.late, key=lambda name: (self.busiest_task[name], name), default="")
+
+    @cached_property
+    def hot(self) -> HotShard | None:
+        """A shard that rows are late for whatever is done."""
+        return find_hot_shard(self.now, self.late)
 
     def options(self) -> tuple[Option, ...]:
         return (Option("no change", self.predicted_s),)
@@ -108,23 +128,6 @@ def describe_busiest(now: Estimate, name: str) -> str:
     total = float(loads.sum())
     share = float(loads[at]) / total if total > 0 else 0.0
     return f"task {executor.tasks[at].index} of {name} holds {share:.0%} of load and is {loads[at]:.0%} busy"
-
-
-def describe_hot_shard(now: Estimate, name: str) -> str:
-    """Return what to say where one shard is as much as a core can do; nothing where none is."""
-    executor = now.executors.get(name)
-    if executor is None or not executor.k or float(executor.load.sum()) <= 0:
-        return ""
-    fastest = max(_speed(executor, task.service_per_s) for task in executor.tasks)
-    hottest = int(executor.load.argmax())
-    cores = float(executor.load[hottest]) / max(fastest, 1e-9)
-    if cores < HOT_CORES:
-        return ""
-    share = executor.load[hottest] / executor.load.sum()
-    return (
-        f"one shard of {name}, {hottest}, is {share:.0%} of the load and alone needs {cores:.1f} cores; a shard has one "
-        "task, so only fewer rows of its hottest key or faster code can help"
-    )
 
 
 def _speed(executor: ExecutorEstimate, service_per_s: float) -> float:

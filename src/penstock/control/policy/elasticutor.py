@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.model.queues import ModelError
@@ -26,7 +26,6 @@ from penstock.control.policy.elastic_turn import (
     Turn,
     describe_balance,
     describe_change,
-    describe_hot_shard,
     predict_tasks_s,
 )
 from penstock.control.policy.imbalance import FINE, ImbalanceWatch, is_worth_it
@@ -35,6 +34,7 @@ from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.options import ABOVE_ONE, NOT_NEGATIVE, RATIO, SHARE, check_options
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
+from penstock.control.policy.shrinking import propose_within
 from penstock.control.policy.sizing import Sizing, derive_stations, size_cores
 from penstock.control.policy.wording import count, in_ms, no_change, propose_waiting
 from penstock.control.sla import OPERATOR, SLA
@@ -112,6 +112,9 @@ class ElasticutorPolicy:
             self.coarse.note_failure()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
+        within = propose_within(now, limits)
+        if within is not None and within.plan is not None:
+            return replace(within, plan=replace(within.plan, global_pause=self.pauses))
         return price(self._propose(now, sla, limits), now, sla, limits, is_mean=True)
 
     def _propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
@@ -154,33 +157,35 @@ class ElasticutorPolicy:
         balanced = self._balance(turn)
         if balanced.plan is not None:
             return balanced
-        loads = turn.stations.loads
         if turn.now.at_s - self._changed_at_s < self.settle_s:
             why = (
                 f"cores changed less than {self.settle_s:g} s ago, and what waited is still being worked off"
             )
             return no_change(turn.symptom, why, turn.options(), turn.predicted_s)
-        name = max(loads, key=lambda one: (loads[one] / turn.cores[one], one))
-        station = next(one for one in turn.stations.all if one.name == name)
-        busy = float(turn.now.executors[name].task_loads().mean())
-        if busy < 0.5 or turn.total >= turn.usable or turn.cores[name] >= (station.at_most or turn.usable):
-            why = describe_hot_shard(turn.now, name) or (
-                f"tasks of {name} are {busy:.0%} busy, {turn.total} of {count(turn.usable, 'core')} are held; "
-                "no plan is predicted to help"
-            )
+        name = self._choose_for_one_more(turn) if turn.hot is None else None
+        if name is None:
+            why = str(turn.hot or "") or _explain_nothing(turn)
             return no_change(turn.symptom, why, turn.options(), turn.predicted_s)
-        self._too_few[name] = (turn.cores[name], loads[name])
+        self._too_few[name] = (turn.cores[name], turn.stations.loads[name])
         cores = {**turn.cores, name: turn.cores[name] + 1}
         return self._change(turn, Sizing(cores, turn.stations.predict(cores), sizing.reached))
+
+    def _choose_for_one_more(self, turn: Turn) -> str | None:
+        """Return the late executor with the busiest task that a core more can relieve; None where there is none."""
+        most = {one.name: one.at_most or turn.usable for one in turn.stations.all}
+        found = [name for name in turn.late if turn.cores[name] < most[name] and turn.busy(name) >= 0.5]
+        if turn.total >= turn.usable:
+            return None
+        return max(found, key=lambda one: (turn.busiest_task[one], one), default=None)
 
     def _change(self, turn: Turn, sizing: Sizing) -> Proposal:
         if not sizing.reached and turn.now.at_s - self._changed_at_s < self.settle_s:
             why = f"{sizing.problem}, and cores changed less than {self.settle_s:g} s ago"
             return no_change(turn.symptom, why, turn.options(), sizing.predicted_s)
+        add = self._negotiator.ask(turn.now, turn.limits, max(sizing.missing, turn.total - turn.usable))
         placements = self._place(turn, sizing.cores if _is_worth_it(turn, sizing) else turn.cores)
-        add = self._negotiator.ask(turn.now, turn.limits, sizing.missing)
         plan = self._plan({name: one.plan for name, one in placements.items()}, add)
-        problem = sizing.problem or describe_hot_shard(turn.now, turn.worst)
+        problem = sizing.problem or str(turn.hot or "")
         if plan is None:
             why = problem or "cores and shards are as the model wants them"
             return no_change(turn.symptom, why, turn.options(), sizing.predicted_s)
@@ -201,6 +206,9 @@ class ElasticutorPolicy:
         )
 
     def _place(self, turn: Turn, cores: Mapping[str, int], give_back: bool = False) -> dict[str, Placement]:
+        """Return what changes; nothing where there is not even a core for each executor: nobody can be without one."""
+        if sum(cores.values()) > turn.usable:
+            return {}
         demand = derive_core_demand(turn.now, cores, max_cores=turn.usable)
         assignment = plan_assignment(demand, naive=self.naive, give_back=give_back)
         goal = min((self._watch.goal_of(turn, name) for name in turn.cores), default=self._watch.goal)
@@ -269,7 +277,7 @@ class ElasticutorPolicy:
         """Balance the executors that are due for it (3.1)."""
         found = self._watch.plan(turn)
         if not found:
-            hot = describe_hot_shard(turn.now, turn.worst) if turn.is_over else ""
+            hot = str(turn.hot or "") if turn.is_over else ""
             return no_change(turn.symptom, hot or turn.calm(self.theta), turn.options(), turn.predicted_s)
         plans = {
             name: ExecutorPlan(derive_shards(turn.now.executors[name]).tasks, balance.task_of)
@@ -302,6 +310,13 @@ def _is_worth_it(turn: Turn, sizing: Sizing) -> bool:
         return True
     loads = turn.stations.loads
     return busiest(loads, sizing.cores) < 0.9 * busiest(loads, turn.cores)
+
+
+def _explain_nothing(turn: Turn) -> str:
+    return (
+        f"tasks of {turn.worst} are {turn.busy(turn.worst):.0%} busy, {turn.total} of {count(turn.usable, 'core')} are "
+        "held; no plan is predicted to help"
+    )
 
 
 def _worst_of(found: Mapping[str, Balance]) -> str:

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.control.measure.estimate import Estimate
-from penstock.control.measure.nodes import Need
+from penstock.control.measure.nodes import Need, derive_new_task_need
 from penstock.control.model.queues import ModelError
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import derive_shards
 from penstock.control.policy.allocating import busiest, spread_by_load
 from penstock.control.policy.demand import Demand, derive_demand
+from penstock.control.policy.hotness import find_hot_shard
 from penstock.control.policy.marginal import derive_best_k, describe_change, predict_mmk_s
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.nodeloads import (
@@ -135,7 +136,11 @@ class EsStreamPolicy:
         )
         if unplaced and not problem:
             problem = f"{count(unplaced, 'task')} fit on no node within {self.alpha:.0%} of its resources"
+        hot = find_hot_shard(now, held)
+        if hot is not None and not problem:
+            problem = str(hot)
         if plan.changes_nothing:
+            before_s = before_s if hot is None or hot.is_served else math.inf
             waits = (
                 "" if not self._negotiator.asked else f"; {count(self._negotiator.asked, 'node')} on the way"
             )
@@ -279,17 +284,12 @@ class EsStreamPolicy:
         return tuple(empty[: max(len(now.nodes) - limits.min_nodes, 0)])
 
     def _need(self, now: Estimate, demand: Demand, name: str, k: int) -> Need:
-        """Return what one task will use: what all of them use now, over k (equation 21)."""
-        tasks = now.executors[name].tasks
-        parts = [
-            sum(getattr(task, part) for task in tasks) / k
-            for part in ("cpu_ratio", "memory_ratio", "io_ratio")
-        ]
-        if not any(parts):
-            cores = max(sum(node.cores for node in now.nodes.values()) / max(len(now.nodes), 1), 1.0)
-            busy = min(demand.rate_per_s[name] / demand.service_per_s[name] / k, 1.0)
-            parts[0] = busy / cores
-        return Need(*parts)
+        """Return what one task uses once k share what all use now (equation 21), or their load where none was measured."""
+        need = derive_new_task_need(now.executors[name].tasks, k)
+        if need != Need():
+            return need
+        cores = max(sum(node.cores for node in now.nodes.values()) / max(len(now.nodes), 1), 1.0)
+        return Need(min(demand.rate_per_s[name] / demand.service_per_s[name] / k, 1.0) / cores)
 
     # -- words and memory ---------------------------------------------------------------------------------------------
 

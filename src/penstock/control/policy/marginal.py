@@ -31,11 +31,11 @@ def derive_best_k(rate_per_s: float, service_per_s: float, beta: float, at_most:
 
 
 def predict_mmk_s(demand: Demand, cores: Mapping[str, int]) -> float:
-    """Return the mean total sojourn time under M/M/k: Σ (λ_i / λ0) E[T_i](k_i)."""
+    """Return the mean total sojourn time under M/M/k: Σ (λ_i / λ0) E[T_i](k_i); without any row, that of the first."""
     return math.fsum(
         demand.visits(name) * mmk_latency_s(demand.rate_per_s[name], demand.service_per_s[name], k)
         for name, k in cores.items()
-        if demand.rate_per_s[name] > 0
+        if demand.visits(name) > 0
     )
 
 

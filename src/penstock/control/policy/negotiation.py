@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from penstock.control.measure.estimate import Estimate
 from penstock.control.policy.protocol import Limits
 
+ABOUT_AS_FAST = 0.8
+"""Share of the fastest node's speed from which on a node will do: a task stays long, a copy of its shards is made once."""
+
 
 @dataclass
 class FreeCores:
@@ -23,16 +26,16 @@ class FreeCores:
     speed: Mapping[str, float]
 
     def choose(self, near: str) -> str | None:
-        """Return the node for one more task: the near one, where shards need not be copied, else the roomiest."""
+        """Return the node for one more task, of those that are about as fast as the fastest with a core: the near one,
+        where shards need not be copied, else the roomiest."""
         if self.left <= 0:
             return None
-        if self.by_node.get(near, 0) > 0:
+        open_nodes = [name for name, cores in self.by_node.items() if cores > 0]
+        fastest = max((self.speed[name] for name in open_nodes), default=0.0)
+        fast = [name for name in open_nodes if self.speed[name] >= ABOUT_AS_FAST * fastest]
+        if near in fast:
             return near
-        return max(
-            (name for name, cores in self.by_node.items() if cores > 0),
-            key=lambda name: (self.by_node[name] * self.speed[name], name),
-            default=None,
-        )
+        return max(fast, key=lambda name: (self.by_node[name] * self.speed[name], name), default=None)
 
     def offer(self, wanted: int, others: int) -> FreeCores:
         """Return what one of several may take: all that the others do not want, or its share where cores are short.

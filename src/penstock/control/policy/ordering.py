@@ -5,6 +5,7 @@ Edges are those of an `Estimate`; a producer that is no operator is a source.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 from penstock.control.measure.estimate import Estimate
@@ -90,5 +91,6 @@ def derive_longest(
         into[at] = own[at] + max((into[p] for p, c in links if c == at), default=0.0)
     for at in reversed(range(len(own))):
         out[at] = own[at] + max((out[c] for p, c in links if p == at), default=0.0)
-    through = [into[at] + out[at] - own[at] for at in range(len(own))]
+    # What is infinite cannot be taken off again.
+    through = [into[at] + out[at] - own[at] if own[at] < math.inf else math.inf for at in range(len(own))]
     return {name: through[place[name]] for name in place}, max(through, default=0.0)

@@ -67,7 +67,8 @@ class Policy(Protocol):
     """Decides from estimates. May keep a memory of earlier turns; reads nothing else.
 
     One that has options which do not go with every bound may have `check_sla(sla)`, which raises a DeclarationError; it
-    is called before the policy is used.
+    is called before the policy is used. One that is told how many cores it may hold at most has that as `k_max`, and no
+    roll-back goes beyond it.
     """
 
     name: str

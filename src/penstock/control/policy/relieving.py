@@ -12,9 +12,13 @@ from penstock.control.sla import SLA
 
 
 def propose_relief(
-    now: Estimate, sla: SLA, *, margin: float, alert_s: float, min_gain: float = 0.1
+    now: Estimate, sla: SLA, *, margin: float, alert_s: float, why: str, min_gain: float = 0.1
 ) -> Proposal | None:
-    """Return one balancing move for each executor with a severe task, None where there is none or none helps."""
+    """Return one balancing move for each executor with a severe task, None where there is none or none helps.
+
+    Args:
+        why: what keeps the number of cores as it is, for the journal.
+    """
     bound_s = sla.latency / tail_factor(sla)
     found: dict[str, UnitStrategy] = {}
     before_s = 0.0
@@ -32,7 +36,7 @@ def propose_relief(
     ]
     return Proposal(
         Plan({name: derive_plan(strategy.after) for name, strategy in found.items()}),
-        f"a task of {', '.join(found)} is headed for more than {in_ms(bound_s)} while the number of cores fits",
+        f"a task of {', '.join(found)} is headed for more than {in_ms(bound_s)} while {why}",
         "; ".join(moves),
         (Option("no change", before_s), Option(BALANCE, worst)),
         worst,

@@ -229,6 +229,25 @@ def test_a_new_task_borrows_the_rate_of_the_task_its_shards_came_from_until_it_h
     assert 180 < corrected[0].service_per_s < 200, "a rate of its own moves by one eighth"
 
 
+@pytest.mark.parametrize("rows_per_s", [1, 8])
+def test_the_service_rate_of_a_task_with_few_rows_is_no_mean_of_ratios(rows_per_s: int) -> None:
+    """Rows that take 10 ms on average, exponentially: a mean of rows / useful time has no bound at one row a turn."""
+    chance = np.random.default_rng(3)
+    measurer, rows, busy_s, seen = Measurer(), 0, 0.0, []
+    for at in range(400):
+        counts = np.array([rows, rows], np.int64)
+        match = ExecutorSample(
+            "match", np.array([0, 0], np.int32), counts, counts, np.array([busy_s, 0.0]),
+            np.zeros(2, np.int64), tasks_of((0, "n1", busy_s, rows)),
+        )  # fmt: skip
+        estimate = measurer.measure(Sample(float(at), {"match": match}, {"n1": NodeSample("n1", 2)}))
+        seen.append(estimate.executors["match"].tasks[0].service_per_s)
+        rows += rows_per_s
+        busy_s += float(chance.exponential(0.01, rows_per_s).sum())
+    assert np.mean(seen[16:]) == pytest.approx(100, rel=0.15)
+    assert max(seen[16:]) < 250
+
+
 def test_a_task_whose_index_was_used_before_does_not_take_over_its_totals() -> None:
     measurer = Measurer()
     for at in range(6):

@@ -14,6 +14,7 @@ from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.estimate import NodeEstimate
 from penstock.control.model.queues import ModelError, mmk_latency_s
+from penstock.control.policy.allocating import Group, Waiting
 from penstock.control.policy.drs import DrsPolicy, make_drs_lb
 from penstock.control.policy.protocol import Limits
 from penstock.control.policy.registry import make_policy_for
@@ -264,6 +265,69 @@ def test_fewer_cores_than_the_load_takes_are_refused_once_and_never_exceeded(sta
     world.run(policy, 20)
     assert world.k("a") == 2
     assert sum("configuration is refused" in one.symptom for one in world.proposals) == 1
+
+
+def test_more_than_k_max_is_given_up_even_where_it_serves_the_load_and_k_max_does_not() -> None:
+    world = World({"a": make_station(np.full(64, 10.0), 100.0, 12)}, limits=Limits(32), sla=SLA(1.0))
+    policy = DrsPolicy(k_max=6)
+    found = world.run(policy, 3)
+    assert world.k("a") == 6
+    given_up = next(one for one in found if one.plan is not None)
+    assert given_up.urgent and given_up.predicted_s is None, (
+        "no guard may hold it for the latency it leads to"
+    )
+
+
+def test_cores_that_a_burst_needed_are_given_up_once_it_is_worked_off() -> None:
+    world = World({"a": make_station(np.full(64, 1000 / 64), 300.0, 6)}, sla=SLA(0.5, scope="operator"))
+    policy = DrsPolicy()
+    world.run(policy, 100)
+    before = world.k("a")
+    world.stations["a"].rates *= 2
+    world.run(policy, 5)
+    world.stations["a"].rates *= 2.5
+    world.run(policy, 95)
+    world.stations["a"].rates /= 5
+    assert any("17 -> 18" in one.action for one in world.run(policy, 300)), "one more while it is worked off"
+    assert world.k("a") <= before + 1
+
+
+def test_cores_that_were_too_few_are_tried_again_after_an_hour_and_not_before() -> None:
+    """A model that errs: it calls two cores enough, and one shard of them makes rows late."""
+    group = Group("a", [], 0.01, {"a": 3}, {"a": 1.5})
+    policy = DrsPolicy()
+    policy._waiting["a"] = Waiting()
+    policy._note_too_few([replace(group, current={"a": 2})], 100.0)
+    assert policy._floor(group, 3600.0) == 3 and policy._floor(group, 3701.0) == 1
+    assert policy._floor(replace(group, loads={"a": 1.3}), 101.0) == 1, "for another load they may be enough"
+
+
+@pytest.mark.parametrize("scope", ["operator", "end-to-end"])
+@pytest.mark.parametrize("make", [DrsPolicy, make_drs_lb])
+def test_no_core_is_added_for_a_shard_that_none_can_help_and_the_shard_is_named(
+    make: type[DrsPolicy], scope: str
+) -> None:
+    rates = np.full(64, 2.0)
+    rates[7] = 450.0
+    world = World({"a": make_station(rates, 300.0, 3)}, sla=SLA(0.5, scope=scope))
+    policy = make(reallocation_s=5)
+    found = world.run(policy, 60)
+    assert world.k("a") == 3
+    assert "one shard of a, 7, is 78% of the load and alone needs 1.5 cores" in found[-1].action
+    assert found[-1].predicted_s == math.inf
+
+
+@pytest.mark.parametrize(("k", "changed_at_s"), [(8, None), (4, 0.0)])
+def test_drs_lb_says_whether_the_number_fits_or_t_ra_holds_another_back(
+    k: int, changed_at_s: float | None
+) -> None:
+    station = make_station(np.full(64, 700 / 64), 200.0, k)
+    station.task_of = np.where(np.arange(64) < 20, 0, station.task_of).astype(np.int32)
+    world, policy = World({"a": station}), make_drs_lb(margin=0.2, t_min_s=0.0)
+    policy._changed_at_s = changed_at_s
+    moved = next(one for one in world.run(policy, 5) if one.plan is not None)
+    held = "while the last re-allocation is less than 60 s old, which holds 5 cores as 5 back"
+    assert moved.symptom.endswith("while the number of cores fits" if changed_at_s is None else held)
 
 
 def test_bounds_that_cross_are_refused_where_the_bound_is_known_and_nothing_is_done_by_them() -> None:

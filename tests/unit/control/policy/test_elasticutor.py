@@ -12,7 +12,7 @@ from tests.unit.control.policy.worlds import World, make_station
 from penstock.control.measure.estimate import NodeEstimate
 from penstock.control.plan.checking import check_plan
 from penstock.control.plan.shards import derive_imbalance, derive_shards
-from penstock.control.policy.elasticutor import ElasticutorPolicy, make_resource_centric
+from penstock.control.policy.elasticutor import ElasticutorPolicy, make_naive_ec, make_resource_centric
 from penstock.control.policy.protocol import Limits, Proposal
 from penstock.control.policy.registry import make_policy
 from penstock.control.sla import SLA
@@ -135,6 +135,55 @@ def test_a_shard_hotter_than_a_core_is_named() -> None:
     assert world.proposals[-1].plan is None
     assert world.k("match") <= 8
     assert len(acted(world)) <= 4
+
+
+@pytest.mark.parametrize("scope", ["operator", "end-to-end"])
+def test_nobody_else_is_fed_for_a_hot_shard_of_another_executor(scope: str) -> None:
+    hot = np.full(64, 1.0)
+    hot[5] = 399.0
+    even = np.full(64, 1000 / 64)
+    world = World(
+        {"alert": make_station(hot, 400.0, 4), "match": make_station(even, 400.0, 4)},
+        sla=SLA(0.05, scope=scope),
+        edges={("in", "alert"): float(hot.sum()), ("in", "match"): 1000.0},
+        sources={"in": 1000.0},
+    )
+    found = world.run(ElasticutorPolicy(give_back_s=None), 60)
+    assert world.k("match") == 4
+    assert "task 1 of alert" in found[-1].symptom
+    assert "one shard of alert, 5, is" in found[-1].action
+
+
+@pytest.mark.parametrize("make", [ElasticutorPolicy, make_naive_ec, make_resource_centric])
+def test_more_cores_than_there_are_left_are_given_up(make: Callable[[], ElasticutorPolicy]) -> None:
+    world = World(
+        {"match": make_station(np.full(64, 1000 / 64), 150.0, 8)},
+        nodes={"n0": NodeEstimate("n0", 4)},
+        limits=Limits(max_cores=4, max_nodes=2, cores_per_node=4),
+        sla=SLA(0.1, scope="operator"),
+    )
+    policy = make()
+    first = world.turn(policy)
+    assert world.k("match") == 4 and "8 cores are held and 4 may be" in first.symptom
+    assert first.plan is not None and first.plan.global_pause is policy.pauses
+    world.run(policy, 3)
+    assert len(world.nodes) == 2, "the load needs more, so a node is asked for"
+
+
+@pytest.mark.parametrize("max_nodes", [1, 2])
+def test_fewer_cores_than_executors_are_a_matter_of_nodes_and_no_failure(max_nodes: int) -> None:
+    even = np.full(64, 250 / 64)
+    world = World(
+        {name: make_station(even, 100.0, 1) for name in ("a", "b", "c")},
+        nodes={"n0": NodeEstimate("n0", 2)},
+        limits=Limits(max_cores=2, max_nodes=max_nodes, cores_per_node=2),
+        sla=SLA(0.1),
+        edges={("in", "a"): 250.0, ("a", "b"): 250.0, ("b", "c"): 250.0},
+        sources={"in": 250.0},
+    )
+    found = ElasticutorPolicy().propose(world.estimate(), world.sla, world.limits)
+    asked = found.plan.add_nodes if found.plan is not None else 0
+    assert asked == max_nodes - 1 and "cores cannot serve the load" in found.action
 
 
 def test_cores_that_have_long_been_too_many_are_given_back_and_the_target_holds() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from tests.unit.control.policy.worlds import World, make_station
 from penstock.control.measure.estimate import NodeEstimate
 from penstock.control.measure.nodes import Need
 from penstock.control.model.queues import mmk_rows
+from penstock.control.policy.demand import derive_demand
 from penstock.control.policy.esstream import EsStreamPolicy
 from penstock.control.policy.marginal import derive_best_k
 from penstock.control.policy.nodeloads import derive_node_loads, derive_skewness, place_tasks
@@ -107,6 +110,34 @@ def test_new_tasks_go_to_the_least_loaded_node_that_fits() -> None:
     world.turn(EsStreamPolicy())
     added = [node for index, node in world.stations["count"].tasks.items() if index > 2]
     assert added and set(added) == {"n1"}
+
+
+def test_a_new_task_needs_an_even_share_of_what_its_siblings_use() -> None:
+    """Two tasks use half of the only node; four of them use no more."""
+    world = World({"count": make_station(flat(400), 200.0, 2)}, {"n0": NodeEstimate("n0", 4)}, Limits(4))
+    now, policy = world.estimate(), EsStreamPolicy()
+    assert policy._need(now, derive_demand(now), "count", 4) == Need(0.5 / 4)
+    assert policy._need(now, derive_demand(now), "count", 2) == Need(0.25)
+    tasks = tuple(replace(task, cpu_ratio=0.0) for task in now.executors["count"].tasks)
+    unmeasured = replace(now, executors={"count": replace(now.executors["count"], tasks=tasks)})
+    assert policy._need(unmeasured, derive_demand(unmeasured), "count", 4) == Need(2 / 4 / 4)
+    world.turn(policy)
+    assert world.k("count") == 4
+
+
+def test_a_shard_that_no_number_of_tasks_helps_is_named() -> None:
+    rates = np.full(64, 2.0)
+    rates[7] = 450.0
+    world = World({"count": make_station(rates, 300.0, 3)})
+    found = world.run(EsStreamPolicy(), 60)
+    assert "nothing can help: one shard of count, 7, is 78% of the load" in found[-1].action
+    assert found[-1].predicted_s == np.inf
+    assert len({world.k("count")} | {len(plan.executors["count"].tasks) for plan in world.plans[1:]}) <= 1
+
+
+def test_without_rows_the_latency_of_the_first_one_is_predicted() -> None:
+    world = World({"count": make_station(flat(0), 200.0, 1)}, sources={"in": 0.0})
+    assert world.turn(EsStreamPolicy()).predicted_s == pytest.approx(1 / 200)
 
 
 def test_near_a_bottleneck_new_tasks_go_to_other_nodes() -> None:

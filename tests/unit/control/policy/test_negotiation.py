@@ -28,6 +28,20 @@ def test_free_cores_keep_the_limit_of_all_and_of_each_node() -> None:
     assert derive_usable_cores(world.estimate(), Limits(50)) == 8
 
 
+def test_a_new_task_goes_near_only_where_the_near_node_is_about_as_fast_as_the_best_that_is_free() -> None:
+    world = world_of("n0", "n1", "n2")
+    speeds = {"n0": 0.25, "n1": 1.0, "n2": 0.9}
+    world.nodes = {name: NodeEstimate(name, 4, speed=speeds[name]) for name in speeds}
+    free = derive_free_cores(world.estimate(), Limits(12))
+    assert free.choose("n0") == "n1" and free.choose("n2") == "n2"
+    for _ in range(4):
+        free.take("n1")
+    assert free.choose("n1") == "n2"
+    for _ in range(4):
+        free.take("n2")
+    assert free.choose("n1") == "n0", "a slow core is better than none"
+
+
 def test_one_shortage_leads_to_one_request_until_it_had_time_to_be_answered() -> None:
     world, limits = world_of("n0"), Limits(64, 1, 4, 4, node_start_s=10)
     negotiator = Negotiator()
