@@ -18,7 +18,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dataplane.positions import ChannelKey, Level, PublishedRows, ShardGroup, cut_at
+from penstock.dataplane.positions import START, ChannelKey, Level, PublishedRows, ShardGroup, cut_at
 from penstock.dataplane.records import Position, TaskPart
 from penstock.dataplane.rowtimes import RowTime
 from penstock.dataplane.standing import Standing, stand
@@ -34,6 +34,8 @@ which costs more than waiting for one another where rows are many and tasks are 
 HOT_RATIO = 1.5
 """The same where a task does many rows in an epoch: there a row costs little more than it takes to read it."""
 MANY_ROWS = 5_000
+APART_RATIO = 4.0
+"""Times the rows that may be taken from which on not every late shard takes one: shards that stand apart are read apart."""
 _CHANCE = 1.5
 """Standard deviations by which the busiest of some tasks is above their mean, about."""
 
@@ -82,7 +84,8 @@ def derive_levels(
 
     Of one task, shards whose rows are within an even share of what it may take have no bound; what they leave is for the
     others, which rise to one level together, those behind first. A task takes at least one row of every shard that is
-    furthest behind. Channels of one turn share what the turn before left; what those with few rows leave is for the others.
+    furthest behind, or where that would be many times what it may take, of some of them, and the others stay. Channels of
+    one turn share what the turn before left; what those with few rows leave is for the others.
 
     Args:
         task_rows: task -> rows that it may take.
@@ -100,21 +103,24 @@ def derive_levels(
         late, left = late_shards(shards, backlog, max(rows, 1.0))
         if not len(late):
             continue
+        rising, staying = _choose(late, stands, left)
+        if len(staying):
+            found.append(Level(staying, dict.fromkeys(stands, START)))
         levels: dict[ChannelKey, Position] = {}
         row_s = epoch_s / max(rows, 1.0)
         for keys in turns:
-            waits = {key: _wait(stands[key], waiting.get(key, ()), late, left) for key in keys}
+            waits = {key: _wait(stands[key], waiting.get(key, ()), rising, left) for key in keys}
             for sharing, key in zip(
                 range(len(keys), 0, -1), sorted(keys, key=waits.__getitem__), strict=True
             ):
                 share = left / sharing
-                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], late, share, row_s)
+                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], rising, share, row_s)
                 left -= used
                 if level is not None:
                     levels[key] = level
             left = max(left, 1.0)
         if levels:
-            found.append(Level(late, levels))
+            found.append(Level(rising, levels))
     return found
 
 
@@ -145,6 +151,17 @@ def late_shards(shards: U16, backlog: I64, rows: float) -> tuple[U16, float]:
         return shards[:0], rows
     first = int(over[0])
     return np.sort(order[first:]), max(rows - float(before[first]), 1.0)
+
+
+def _choose(late: U16, stands: Mapping[ChannelKey, Standing], rows: float) -> tuple[U16, U16]:
+    """Return which late shards rise with so many rows and which stay where they are: those furthest behind rise, at least a
+    row each, where one of every shard would take too long."""
+    if len(late) <= APART_RATIO * rows:
+        return late, late[:0]
+    places = [place[late] for one in stands.values() for place in (one.epochs, one.rows)]
+    order = late[np.lexsort(places[::-1])]
+    most = max(1, int(rows))
+    return np.sort(order[:most]), np.sort(order[most:])
 
 
 def _wait(stands: Standing, items: Sequence[PublishedRows], shards: U16, enough: float) -> int:

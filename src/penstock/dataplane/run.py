@@ -14,7 +14,7 @@ from penstock.dataplane import messages, records
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
-from penstock.dataplane.levels import TaskRates
+from penstock.dataplane.levels import APART_RATIO, TaskRates
 from penstock.dataplane.positions import Budget, GroupTake, PieceTaken
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.resuming import resolve_first
@@ -364,11 +364,16 @@ class Run:
 
     def task_rows(self, row_bytes: float) -> dict[int, float] | None:
         """Rows of this size that each task with shards may take in the next epoch; None where one budget is for all of
-        them, since there is one task or nothing is known of what rows take."""
-        tasks = np.unique(self.task_of[self.ready]).tolist()
-        rates = self.rates.rows_in(1.0, tasks) if self.spec.kind == "operator" and len(tasks) > 1 else None
-        if rates is None:
+        them, since there is one task or nothing is known of what rows take, unless that is so small that a row of every
+        shard is too many."""
+        if self.spec.kind != "operator":
             return None
+        tasks = np.unique(self.task_of[self.ready]).tolist()
+        rates = self.rates.rows_in(1.0, tasks) if len(tasks) > 1 else None
+        if rates is None:
+            rows = self._predicted_rows(in_step=False)
+            few = APART_RATIO * rows < np.count_nonzero(self.ready)
+            return dict.fromkeys(tasks, rows / len(tasks)) if few else None
         settings, together = self._settings, sum(rates.values())
         most = min(settings.max_epoch_rows, settings.max_epoch_bytes / max(row_bytes, 1e-9))
         few_rows, longest_s = settings.min_epoch_rows / len(tasks), settings.max_epoch_s

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.dataplane.test_positions import KEY, OTHER, published, shards
 
 from penstock.dataplane.channel import EdgeSpec
-from penstock.dataplane.levels import READ_S, TaskRates, derive_levels, is_uneven, late_shards
+from penstock.dataplane.levels import APART_RATIO, READ_S, TaskRates, derive_levels, is_uneven, late_shards
 from penstock.dataplane.positions import START, Budget, ChannelKey, Channels, ShardGroup, take_epoch
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Position, TaskPart
@@ -160,6 +160,26 @@ def test_channels_of_loops_come_first_and_others_share_what_is_left() -> None:
     assert levels[0] == levels[3] == {KEY: Position(1, 10)}, "12 rows of the loop, then 20 of the others"
     levels = levels_of(groups, waiting, {0: 16.0}, [[KEY, OTHER]])
     assert levels[0] == levels[3] == {KEY: Position(1, 4), OTHER: Position(1, 4)}
+
+
+@pytest.mark.parametrize("rows", [1.0, 2.5, 12.0])
+def test_where_rows_are_slow_a_few_shards_rise_in_turn_and_none_is_forgotten(rows: float) -> None:
+    many, task_of = 64, np.zeros(64, np.uint16)
+    ready = np.ones(many, np.bool_)
+    items = [published(number, [2] * 40 + [0] * 20 + [1] * 4) for number in (1, 2)]
+    groups = [ShardGroup(np.arange(many, dtype=np.uint16), {KEY: START})]
+    waiting, taken, apart = {KEY: items}, np.zeros(many, np.int64), []
+    while (backlog := waiting_rows(groups, waiting, many)).any():
+        levels = derive_levels(groups, ready, waiting, task_of, {0: rows}, [[KEY]], backlog, 9.0)
+        takes = take_epoch(groups, ready, waiting, Budget(1), Channels(), task_of, levels)
+        found = np.sum([take.shard_rows for take in takes], axis=0)
+        assert 1 <= found.sum() <= max(APART_RATIO * rows, 1)
+        taken += found
+        apart.append(int(taken[:40].max() - taken[:40].min()))
+        groups = advance(groups, [Moved(take.shards, take.ends()) for take in takes])
+        assert len(groups) <= 5
+    assert (taken == sum(item.counts for item in items)).all()
+    assert max(apart) <= 2, "those behind come first"
 
 
 @pytest.mark.parametrize("chains", [1, 2, 4])

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from tests.faults.runs import KEPT, fast_disk
 
+from penstock.dataplane.levels import APART_RATIO
 from penstock.dataplane.run import Run
 from penstock.dataplane.settings import Settings
+from penstock.dataplane.shards import Holding
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import local_program
 
@@ -41,6 +43,16 @@ def test_an_epoch_of_slow_rows_is_no_longer_than_one_row_or_the_target(run: Run)
             rows = run.budget().rows
             see(run, rows, epoch_s=0.005 + rows * row_s, longest_task_s=rows * row_s)
         assert run.budget().rows * row_s <= max(row_s, longest_s)
+
+
+def test_a_budget_smaller_than_a_row_of_every_shard_is_shared_by_the_tasks(run: Run) -> None:
+    run.shards.to(run.shards.mine(), Holding.BRINGING)
+    run.shards.to(run.shards.mine(), Holding.HELD)
+    shards, tasks = run.spec.shards, len(run.slots)
+    assert run.task_rows(1.0) is None, "one row of each shard is few"
+    see(run, 16, epoch_s=3.2, longest_task_s=3.2)
+    assert APART_RATIO * run.budget().rows < shards
+    assert run.task_rows(1.0) == dict.fromkeys(range(tasks), run.budget().rows / tasks)
 
 
 def test_the_first_epoch_is_small_and_fast_rows_have_their_whole_budget_after_a_few(run: Run) -> None:
