@@ -10,6 +10,15 @@ KEPT = 200
 """Plans of a stage of which it is known why they were not carried out."""
 
 
+SUPERSEDED = "superseded by a later plan"
+"""How the reason begins where a plan was overtaken."""
+
+
+def is_overtaken(reason: str) -> bool:
+    """Whether a plan was not carried out for no other reason than that a later one was asked for."""
+    return all(part.startswith(SUPERSEDED) for part in reason.split("; "))
+
+
 class AskedPlans:
     """The plans of all stages of one engine, by the number of each."""
 
@@ -25,7 +34,7 @@ class AskedPlans:
         """
         number = self._numbers[stage]
         if number and not settled:
-            self._why_not.setdefault((stage, number), f"superseded by a later plan for '{stage}'")
+            self._why_not.setdefault((stage, number), f"{SUPERSEDED} for '{stage}'")
         self._numbers[stage] += 1
         self._why_not.pop((stage, number - KEPT), None)
 

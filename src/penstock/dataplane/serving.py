@@ -184,7 +184,8 @@ class Serving:
             check_drained(one, self._runs[one.stage].slots, nodes, self.avoid)
         names = ", ".join(f"'{one.stage}'" for one in wanted)
         usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid)
-        leases = min(self.capacity, usable)
+        drained = sum(node in self.avoid for node in nodes.values())
+        leases = min(self.capacity - drained, usable)
         for room in derive_rooms(wanted, self.slots(), nodes, self.node_slots, leases):
             check_room(names, room)
 

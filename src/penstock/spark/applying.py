@@ -97,8 +97,7 @@ class SparkActuator:
         if not begun.stages and not begun.dealt:
             begun.nodes = NodeWork(self._shell, self._negotiator, plan, marked)
             return None
-        is_settled = lambda: self._look(begun) is not None  # noqa: E731
-        work = NodeWork(self._shell, self._negotiator, plan, marked, is_settled)
+        work = NodeWork(self._shell, self._negotiator, plan, marked, lambda: self._stand_still(begun))
         with self._guard:
             number = self._count = self._count + 1
             self._begun[number] = Begun(begun.at_s, nodes=work)
@@ -186,6 +185,11 @@ class SparkActuator:
         if begun.outcome is None:
             begun.outcome = self._shell.hub.ask(lambda: self._look(begun))
         return begun.outcome
+
+    def _stand_still(self, begun: Begun) -> bool:
+        """Whether a plan is over, and no shard of what it concerned is on its way any more, for whatever plan."""
+        runs = [run for name, run in self._shell.engine.runs.items() if name in begun.stages]
+        return self._look(begun) is not None and not any(len(run.shards.displaced()) for run in runs)
 
     def _look(self, begun: Begun) -> Outcome | None:
         engine = self._shell.engine

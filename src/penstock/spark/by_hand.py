@@ -16,6 +16,7 @@ from penstock.control.apply.actuator import Ticket
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import Shards
+from penstock.dataplane.asked_plans import is_overtaken
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.splitting import Pass, executors_of, plan_merge, plan_split
 from penstock.errors import PlanError
@@ -89,14 +90,19 @@ class ByHand:
         for one in list(self._begun):
             ticket, sentence = one
             outcome = self._actuator.status(ticket)
-            if outcome is not None and outcome.ok and ticket.nodes is not None:
+            if (
+                outcome is not None
+                and ticket.nodes is not None
+                and (outcome.ok or is_overtaken(outcome.reason))
+            ):
                 outcome = self._actuator.status(ticket.nodes)
             if outcome is None:
                 continue
             with self._guard:
                 self._begun.remove(one)
             if not outcome.ok:
-                told = f"given up, and what ran before goes on: {sentence}: {outcome.reason}"
+                goes_on = "" if is_overtaken(outcome.reason) else "given up, and what ran before goes on: "
+                told = f"{goes_on}{sentence}: {outcome.reason}"
                 _log.warning("%s", told)
                 self._note(told)
 

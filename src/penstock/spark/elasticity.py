@@ -218,7 +218,7 @@ class Elasticity:
             max_nodes=len(there)
             if is_local(self._spark)
             else max((self.max_nodes or self._most_nodes) - len(seen.drained), len(there)),
-            cores_per_node=max([node.cores for node in there] + [*seen.slots.values()], default=1),
+            cores_per_node=max((self._whole(node, seen) for node in there), default=1),
             redeals=True,
         )
 
@@ -244,6 +244,10 @@ class Elasticity:
         there = [one for one in nodes(self._spark) if one.executor_id not in seen.drained]
         cores = {one.executor_id: seen.slots.get(one.executor_id, one.cores) for one in there}
         return [_node(name, max(0, count - seen.beside[name]), loads) for name, count in cores.items()]
+
+    def _whole(self, node: NodeSample, seen: _Seen) -> int:
+        """Cores that a node like this one has for operators where no source is on it."""
+        return node.cores if is_local(self._spark) else max(node.cores, seen.slots.get(node.name, 0))
 
     def _note(self, sentence: str) -> None:
         """Let the loop, and with it the journal, know what a person asked for."""

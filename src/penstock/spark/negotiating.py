@@ -76,9 +76,9 @@ class NodeWork:
         """Give nodes back once nothing of this query is on them any more; return why not, where that is so."""
         pause, held, looks = threading.Event(), "", 0
         while looks < RELEASE_LOOKS:
-            held, settled = self._shell.hub.ask(
-                lambda: (who_holds(self._shell.engine, names), self._is_settled())
-            )
+            held, settled, taken_back = self._shell.hub.ask(lambda: self._look(names))
+            if taken_back:
+                return f"node {listed(taken_back)} was undrained and is kept"
             looks += settled
             # A lease that the engine let go of, or that has not come up yet, is on its way out of the node.
             if not held:
@@ -89,6 +89,12 @@ class NodeWork:
                 held = change.problem
             pause.wait(RELEASE_STEP_S)
         return f"node {', '.join(names)} was not drained in time and is kept: {held}"
+
+    def _look(self, names: tuple[str, ...]) -> tuple[str, bool, list[str]]:
+        """What is on nodes that are to go, whether all that moves has moved, and which may have tasks again."""
+        engine = self._shell.engine
+        taken_back = sorted(engine.placing.serving.usable_nodes() & {*names})
+        return who_holds(engine, names), self._is_settled(), taken_back
 
 
 def who_holds(engine: Engine, names: Collection[str]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.control.apply.actuator import Outcome, Ticket
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.dataplane.asked_plans import is_overtaken
 from penstock.errors import PenstockError, PlanError
 from penstock.spark.applying import SparkActuator, shards_of
 from penstock.spark.negotiating import use_again, who_holds
@@ -58,7 +59,8 @@ class NodeDraining:
             wanted = Plan(plan, release_nodes=(node,) if release else ())
             ticket = self._actuator.apply(wanted, [node] if marked else [])
             outcome = self._await(ticket, node, deadline, timeout_s)
-            if not outcome.ok:
+            # Where another plan came in between, tasks leave the node all the same: none may be there any more.
+            if not outcome.ok and not is_overtaken(outcome.reason):
                 raise PlanError(f"node {node} was not drained: {outcome.reason}.")
         except GoesOn:
             raise
@@ -135,7 +137,8 @@ class NodeDraining:
             if moved is not None:
                 given = self._actuator.status(ticket.nodes) if ticket.nodes is not None else moved
                 if given is not None:
-                    return moved if given.ok or not moved.ok else given
+                    failed = not moved.ok and not is_overtaken(moved.reason)
+                    return moved if given.ok or failed else given
             time.sleep(LOOK_S)
         held = self._shell.hub.ask(lambda: who_holds(self._shell.engine, [node]))
         raise _goes_on(ticket, node, timeout_s, held)

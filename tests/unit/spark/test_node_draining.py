@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.spark.engine_shell import Nodes, shell_of, started, until
 
+from penstock.control.plan.plan import Plan
 from penstock.errors import PlanError
 from penstock.sim.inprocess import Driver
 from penstock.sim.lease import SimLease
@@ -124,6 +125,28 @@ def test_a_node_is_given_back_however_long_its_state_takes_to_move(
         until(story.driver, story.shell, asked.done)
         assert asked.result().startswith("node n1 drained and given back: ")
     assert story.nodes.released == [("n1",)] and story.serving.avoid == {"n1"}
+
+
+def test_a_drain_that_another_plan_overtakes_goes_on_until_the_node_is_empty(story: Story) -> None:
+    actuator = story.draining._actuator
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(story.draining.drain, "n1", True, 8.0)
+        until(story.driver, story.shell, lambda: actuator._begun, step_s=0.0)
+        actuator.apply(Plan({"fold": actuator.current()["fold"]}))
+        until(story.driver, story.shell, asked.done)
+        assert asked.result().startswith("node n1 drained and given back: ")
+    assert story.nodes_of_leases() == {"n0"} and story.serving.avoid == {"n1"}
+
+
+def test_a_node_that_is_undrained_meanwhile_is_not_given_back(story: Story) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(story.draining.drain, "n1", True, 8.0)
+        until(story.driver, story.shell, lambda: story.draining._actuator._begun, step_s=0.0)
+        story.draining.undrain("n1")
+        until(story.driver, story.shell, asked.done)
+        with pytest.raises(PlanError, match="node n1 was undrained and is kept"):
+            asked.result()
+    assert story.nodes.released == [] and story.serving.avoid == set()
 
 
 def test_a_node_that_takes_the_place_of_another_gets_its_leases_though_it_has_no_more_slots(
