@@ -307,7 +307,8 @@ class Engine:
         if not any(waiting.values()) and not run.force_empty:
             return []
         chain, levels = run.chain, self.operators.levels(run, waiting)
-        return take_epoch(chain.groups, run.ready, waiting, run.budget(), chain.channels, run.task_of, levels)
+        budget = run.budget(self.operators.keeps_in_step(run))
+        return take_epoch(chain.groups, run.ready, waiting, budget, chain.channels, run.task_of, levels)
 
     def _is_brimming(self, run: Run) -> bool:
         """Whether so much waits that a whole epoch of it is there before its time: then the pace gives way."""

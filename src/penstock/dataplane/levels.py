@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
+from penstock.dataplane.positions import START, ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.records import Position, TaskPart
+from penstock.dataplane.rowtimes import RowTime
 from penstock.dataplane.standing import Standing, stand
 from penstock.dataplane.state.protocol import I64, U16
 from penstock.dataplane.taking import Level, cut_at
 
-_WEIGHT = 0.2
-_WEIGHT_UP = 0.6
-SLOW_RATIO = 0.05
-"""Share of the longest epoch that few rows must take to tell what rows take: no overhead is that large."""
 READ_S = 0.002
 """About what it takes a task to read a producer epoch, and its bytes a second. One that is cut is read again: so tasks stop
 before it where less time than that is left."""
@@ -37,43 +35,40 @@ which costs more than waiting for one another where rows are many and tasks are 
 HOT_RATIO = 1.5
 """The same where a task does many rows in an epoch: there a row costs little more than it takes to read it."""
 MANY_ROWS = 5_000
+APART_RATIO = 4.0
+"""Times the rows that may be taken from which on not every late shard takes one: shards that stand apart are read apart."""
 _CHANCE = 1.5
 """Standard deviations by which the busiest of some tasks is above their mean, about."""
-
-
-def follow(known: float, sample: float) -> float:
-    """Return a rate that has taken in a sample. Small epochs are mostly overhead and hide the rate: growth is followed
-    faster than decline."""
-    return known + (_WEIGHT_UP if sample > known else _WEIGHT) * (sample - known)
 
 
 class TaskRates:
     """Rows per second of useful time of each task, learned from what was committed."""
 
     def __init__(self) -> None:
-        self._rates: dict[int, float] = {}
+        self._times: defaultdict[int, RowTime] = defaultdict(RowTime)
         self._leases: dict[int, str] = {}
 
     def learn(self, parts: Sequence[TaskPart], longest_s: float, few_rows: int) -> None:
-        """Take in one epoch. A few rows tell nothing unless they took long; the first epoch on a lease loads code."""
+        """Take in one epoch; the first one on a lease loads code and tells nothing."""
         for part in parts:
             if self._leases.get(part.task) != part.lease:
                 self._leases[part.task] = part.lease
-                continue
-            busy_s = part.busy_us / 1e6
-            if busy_s <= 0 or (part.rows_in < few_rows and busy_s < SLOW_RATIO * longest_s):
-                continue
-            sample = part.rows_in / busy_s
-            self._rates[part.task] = follow(self._rates.get(part.task, sample), sample)
+            else:
+                self._times[part.task].learn(part.rows_in, part.busy_us / 1e6, longest_s, few_rows)
 
     def rows_in(self, seconds: float, tasks: Collection[int]) -> dict[int, float] | None:
         """Return how many rows each of some tasks does in so many seconds; a new one as many as the others do on the mean,
         None while nothing is known of any."""
-        known = [self._rates[task] for task in tasks if task in self._rates]
+        rates = {task: self._times[task].rate for task in tasks if task in self._times}
+        known = [rate for rate in rates.values() if rate]
         if not known:
             return None
         usual = sum(known) / len(known)
-        return {task: self._rates.get(task, usual) * seconds for task in tasks}
+        return {task: (rates.get(task) or usual) * seconds for task in tasks}
+
+    def least(self, task: int, few_rows: float, longest_s: float) -> float:
+        """Return how many rows a task may always take in an epoch."""
+        return self._times[task].least(few_rows, longest_s) if task in self._times else few_rows
 
 
 def derive_levels(
@@ -90,7 +85,8 @@ def derive_levels(
 
     Of one task, shards whose rows are within an even share of what it may take have no bound; what they leave is for the
     others, which rise to one level together, those behind first. A task takes at least one row of every shard that is
-    furthest behind. Channels of one turn share what the turn before left.
+    furthest behind, or where that would be many times what it may take, of some of them, and the others stay. Channels of
+    one turn share what the turn before left; what those with few rows leave is for the others.
 
     Args:
         task_rows: task -> rows that it may take.
@@ -108,18 +104,24 @@ def derive_levels(
         late, left = late_shards(shards, backlog, max(rows, 1.0))
         if not len(late):
             continue
+        rising, staying = _choose(late, stands, left)
+        if len(staying):
+            found.append(Level(staying, dict.fromkeys(stands, START)))
         levels: dict[ChannelKey, Position] = {}
         row_s = epoch_s / max(rows, 1.0)
         for keys in turns:
-            share, taken = left / len(keys), 0.0
-            for key in keys:
-                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], late, share, row_s)
-                taken += used
+            waits = {key: _wait(stands[key], waiting.get(key, ()), rising, left) for key in keys}
+            for sharing, key in zip(
+                range(len(keys), 0, -1), sorted(keys, key=waits.__getitem__), strict=True
+            ):
+                share = left / sharing
+                level, used = _rise(stands[key], waiting.get(key, ()), epochs[key], rising, share, row_s)
+                left -= used
                 if level is not None:
                     levels[key] = level
-            left = max(left - taken, 1.0)
+            left = max(left, 1.0)
         if levels:
-            found.append(Level(late, levels))
+            found.append(Level(rising, levels))
     return found
 
 
@@ -150,6 +152,27 @@ def late_shards(shards: U16, backlog: I64, rows: float) -> tuple[U16, float]:
         return shards[:0], rows
     first = int(over[0])
     return np.sort(order[first:]), max(rows - float(before[first]), 1.0)
+
+
+def _choose(late: U16, stands: Mapping[ChannelKey, Standing], rows: float) -> tuple[U16, U16]:
+    """Return which late shards rise with so many rows and which stay where they are: those furthest behind rise, at least a
+    row each, where one of every shard would take too long."""
+    if len(late) <= APART_RATIO * rows:
+        return late, late[:0]
+    places = [place[late] for one in stands.values() for place in (one.epochs, one.rows)]
+    order = late[np.lexsort(places[::-1])]
+    most = max(1, int(rows))
+    return np.sort(order[:most]), np.sort(order[most:])
+
+
+def _wait(stands: Standing, items: Sequence[PublishedRows], shards: U16, enough: float) -> int:
+    """Count the rows that wait for some shards on a channel, as far as it matters."""
+    found = 0
+    for item in items:
+        if found >= enough:
+            break
+        found += int(stands.rows_left(item, shards).sum())
+    return found
 
 
 def _rise(

@@ -30,13 +30,17 @@ class OperatorSteps:
         self._engine = engine
         self._in_step = engine.program.ahead_of_watermarks()
 
+    def keeps_in_step(self, run: Run) -> bool:
+        """Whether a stage is ahead of a declared watermark, which the latest event time of all its rows moves."""
+        return operator_of(run.spec.name) in self._in_step
+
     def levels(self, run: Run, waiting: Mapping[ChannelKey, Sequence[PublishedRows]]) -> list[Level] | None:
         """How far shards of tasks that cannot take everything may go in the next epoch; None where one budget is for all.
 
         Ahead of a declared watermark tasks keep in step: the latest event time of all rows moves it, and rows of a task
         that stayed behind would be late.
         """
-        if run.spec.kind != "operator" or operator_of(run.spec.name) in self._in_step:
+        if run.spec.kind != "operator" or self.keeps_in_step(run):
             return None
         items = [item for found in waiting.values() for item in found]
         row_bytes = sum(item.bytes for item in items) / max(1, sum(item.rows for item in items))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.dataplane import messages
+from penstock.dataplane.asked_plans import AskedPlans
 from penstock.dataplane.copies import Copies
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.handing import Handing
@@ -46,7 +47,7 @@ class Placing:
         self.moves = Moves(engine.runs)
         self.copies = Copies(engine)
         self.handing = Handing()
-        self._given_up: dict[str, str] = {}
+        self.plans = AskedPlans()
         self._deadlines: dict[str, float] = {}
         self._before: dict[str, Before] = {}
         """By stage with a plan under way: what is put back if it is given up."""
@@ -119,9 +120,9 @@ class Placing:
         for one in wanted:
             earlier = self._before.get(one.stage)
             self._before[one.stage] = note_before(self._runs[one.stage], one.tasks, earlier)
+            self.plans.begin(one.stage, self.is_settled(one.stage))
             self._want(one, now)
             self._deadlines[one.stage] = now + timeout_s
-            self._given_up.pop(one.stage, None)
         self._engine.serving.assign()
 
     def _want(self, one: Placement, now: float) -> None:
@@ -150,9 +151,13 @@ class Placing:
             return False
         return run.is_whole and not len(run.shards.displaced())
 
+    def is_over(self, stage: str, number: int) -> bool:
+        """Whether nothing is done for a plan of a stage any more: it is as that wants it, or a later one was begun."""
+        return not self.plans.is_last(stage, number) or self.is_settled(stage)
+
     def why_not(self, stage: str) -> str | None:
         """Return why the last plan of a stage was given up, None when it was not."""
-        return self._given_up.get(stage)
+        return self.plans.why_not(stage)
 
     def give_up_late_plans(self, now: float) -> None:
         """A plan whose cores do not come leaves the old one running."""
@@ -174,7 +179,7 @@ class Placing:
         if before is not None:
             put_back(run, before, self._engine.serving.usable_nodes())
             self._deadlines[stage] = now + PUT_BACK_S
-            self._given_up[stage] = f"no lease came up in time for task {', '.join(map(str, waiting))}"
+            self.plans.give_up(stage, f"no lease came up in time for task {', '.join(map(str, waiting))}")
         else:
             keep_what_runs(run)
         if run.spec.kind == "operator":

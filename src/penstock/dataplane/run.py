@@ -14,9 +14,10 @@ from penstock.dataplane import messages, records
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.counting import Counts
 from penstock.dataplane.dealing import TaskSlot
-from penstock.dataplane.levels import SLOW_RATIO, TaskRates, follow
+from penstock.dataplane.levels import APART_RATIO, TaskRates
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.resuming import resolve_first
+from penstock.dataplane.rowtimes import FIRST_MOST_ROWS, LATE_RATIO, SLOW_RATIO, RowTime, follow
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.shards import Holding, ShardTable
 from penstock.dataplane.state.protocol import U16
@@ -24,7 +25,8 @@ from penstock.dataplane.taking import Budget, GroupTake, PieceTaken
 from penstock.errors import PenstockError
 
 _SIZE_WEIGHT = 0.2
-_FIRST_BUDGET_ROWS = 16_384
+_FIRST_ROWS = 16
+"""Rows of an operator's first epoch: they may take long, and nothing takes effect before it ends."""
 PORTION_RATIO = 0.46
 """Share of an epoch that a source publishes at once: two portions fill one, even when the rate falls a little."""
 PORTION_S = 0.1
@@ -141,6 +143,7 @@ class Run:
         self._settings = settings
         self.rates = TaskRates()
         self._rows_per_s = 0.0
+        self._row_time = RowTime()
         self._row_bytes = 0.0
 
     @property
@@ -318,13 +321,15 @@ class Run:
             self.next_start = self.started_at + (self.spec.min_epoch_s or self._settings.sink_epoch_s)
 
     def _learn_rate(self, longest_task_s: float) -> None:
+        longest_s, few_rows = self._settings.max_epoch_s, self._settings.min_epoch_rows
+        self._row_time.learn(self.rows, max(1e-6, longest_task_s), longest_s, few_rows)
         # A few rows tell nothing, unless they took so long that it was they and no overhead: without that, rows that are
         # slow and come one by one would be taken for fast ones, and the first burst of them would be one endless epoch.
-        is_slow = self.rows > 0 and longest_task_s >= SLOW_RATIO * self._settings.max_epoch_s
-        if self.rows < self._settings.min_epoch_rows and not is_slow:
-            return
+        is_slow = self.rows > 0 and longest_task_s >= SLOW_RATIO * longest_s
         sample = self.rows / max(1e-6, self.epoch_s)
-        self._rows_per_s = follow(self._rows_per_s or sample, sample)
+        if self.rows < few_rows and not is_slow and not 0 < self._rows_per_s < sample:
+            return
+        self._rows_per_s = follow(self._rows_per_s or sample, sample, longest_task_s > LATE_RATIO * longest_s)
 
     def _learn_size(self, record: Record) -> None:
         written = sum(segment.extent.length for part in record.parts for segment in part.segments)
@@ -332,32 +337,51 @@ class Run:
             sample = written / self.rows
             self._row_bytes = max(sample, self._row_bytes + _SIZE_WEIGHT * (sample - self._row_bytes))
 
-    def budget(self) -> Budget:
+    def budget(self, in_step: bool = False) -> Budget:
         """What the next epoch may take so that its predicted time and its size stay within bounds.
 
         A sink takes what waits, since the cost of its side effect may not depend on the rows at all.
+
+        Args:
+            in_step: whether the latest event time of its rows moves a watermark: where a producer epoch is cut rows of
+                some shards come after later ones of others, so that no more is cut than has to be.
         """
         if self.spec.kind == "sink":
             hold_s, hold_bytes = self.hold
             if hold_s:
                 return Budget(1 << 62, hold_bytes)
             return Budget(self._settings.max_epoch_rows, self._settings.max_epoch_bytes)
-        predicted = int(self._rows_per_s * self._settings.max_epoch_s) or _FIRST_BUDGET_ROWS
-        rows = min(max(predicted, self._settings.min_epoch_rows), self._settings.max_epoch_rows)
+        rows = min(self._predicted_rows(in_step), self._settings.max_epoch_rows)
         return Budget(rows, self._settings.max_epoch_bytes)
+
+    def _predicted_rows(self, in_step: bool) -> int:
+        longest_s, few_rows = self._settings.max_epoch_s, self._settings.min_epoch_rows
+        if not self._rows_per_s:
+            whole = in_step or self.spec.kind == "source"
+            return FIRST_MOST_ROWS if whole else self._row_time.first_rows(_FIRST_ROWS, longest_s)
+        least = few_rows if in_step else self._row_time.least(few_rows, longest_s)
+        return int(max(self._rows_per_s * longest_s, least))
 
     def task_rows(self, row_bytes: float) -> dict[int, float] | None:
         """Rows of this size that each task with shards may take in the next epoch; None where one budget is for all of
-        them, since there is one task or nothing is known of what rows take."""
-        tasks = np.unique(self.task_of[self.ready]).tolist()
-        rates = self.rates.rows_in(1.0, tasks) if self.spec.kind == "operator" and len(tasks) > 1 else None
-        if rates is None:
+        them, since there is one task or nothing is known of what rows take, unless that is so small that a row of every
+        shard is too many."""
+        if self.spec.kind != "operator":
             return None
+        tasks = np.unique(self.task_of[self.ready]).tolist()
+        rates = self.rates.rows_in(1.0, tasks) if len(tasks) > 1 else None
+        if rates is None:
+            rows = self._predicted_rows(in_step=False)
+            few = APART_RATIO * rows < np.count_nonzero(self.ready)
+            return dict.fromkeys(tasks, rows / len(tasks)) if few else None
         settings, together = self._settings, sum(rates.values())
         most = min(settings.max_epoch_rows, settings.max_epoch_bytes / max(row_bytes, 1e-9))
-        least = settings.min_epoch_rows / len(tasks)
+        few_rows, longest_s = settings.min_epoch_rows / len(tasks), settings.max_epoch_s
         return {
-            task: min(max(rate * settings.max_epoch_s, least), most * rate / max(together, 1e-9))
+            task: max(
+                min(rate * longest_s, most * rate / max(together, 1e-9)),
+                min(self.rates.least(task, few_rows, longest_s), most),
+            )
             for task, rate in rates.items()
         }
 

@@ -6,6 +6,7 @@ Knows nothing of where shards go: whoever is told that a task is served sees to 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ class Serving:
         self._is_planned = is_planned
         self._on_served = on_served
         self.capacity = 1
-        """Leases that can be held at most."""
+        """Leases that can be held at most, those on nodes that are drained included."""
         self.nodes: set[str] = set()
         """Nodes known besides those of leases."""
         self.node_slots: dict[str, int] = {}
@@ -61,13 +62,17 @@ class Serving:
         return [slot for run in self._runs.values() for slot in run.slots.values()]
 
     def wanted_leases(self) -> int:
-        """How many leases the stages could use, at most the capacity."""
-        return min(self.capacity, len(self.slots()))
+        """How many leases the stages could use, at most the capacity. Those on nodes that are drained last until they are
+        empty, and what they serve needs others by then."""
+        drained = {name for name, lease in self._leases.items() if lease.node in self.avoid}
+        need = sum(not (slot.leaving and slot.lease in drained) for slot in self.slots())
+        return min(self.capacity, len(drained) + need)
 
     def foresee(self, awaited: Sequence[str], asked: Sequence[str]) -> dict[str, list[TaskSlot]]:
         """Return which tasks each lease that is asked for now will serve if all goes as foreseen."""
         leases = [name for name, lease in self._leases.items() if lease.node not in self.avoid]
-        return mean_tasks(self.slots(), leases, awaited, asked, self.wanted_leases(), self.nodes_of_leases())
+        expected = self._expected_leases(leases)
+        return mean_tasks(self.slots(), leases, awaited, asked, expected, self.nodes_of_leases())
 
     def assign(self) -> None:
         """Give every task without a lease to the lease that serves fewest, within what each should serve."""
@@ -83,10 +88,11 @@ class Serving:
         self._end_idle_leases()
 
     def look_again(self, now: float) -> None:
-        """Deal tasks that still have no lease, now and then."""
+        """Deal tasks that still have no lease, now and then, and end leases that tasks have left for another node."""
         if now - self._looked_at >= LOOK_AGAIN_S:
             self._looked_at = now
-            if any(slot.lease is None for slot in self.slots()):
+            left = self.avoid and any(self._leases[one].node in self.avoid for one in self._idle_leases())
+            if left or any(slot.lease is None for slot in self.slots()):
                 self.assign()
 
     def _expected_leases(self, leases: Sequence[str]) -> int:
@@ -132,6 +138,13 @@ class Serving:
         used = {name for slot in self.slots() for name in (slot.home, slot.lease or slot.meant_for)}
         return [lease for lease in self._leases if lease not in used]
 
+    def leases_beside(self, is_meant: Callable[[str], bool]) -> Counter[str]:
+        """Count, by node, the leases that serve tasks, but none of the stages that are meant."""
+        slots = [(name, is_meant(slot.stage)) for slot in self.slots() for name in (slot.lease, slot.home)]
+        meant = {name for name, mine in slots if mine}
+        beside = {name for name, mine in slots if not mine} - meant
+        return Counter(lease.node for name, lease in self._leases.items() if name in beside)
+
     def nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}
 
@@ -172,7 +185,8 @@ class Serving:
             check_drained(one, self._runs[one.stage].slots, nodes, self.avoid)
         names = ", ".join(f"'{one.stage}'" for one in wanted)
         usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid)
-        leases = min(self.capacity, usable)
+        drained = sum(node in self.avoid for node in nodes.values())
+        leases = min(self.capacity - drained, usable)
         for room in derive_rooms(wanted, self.slots(), nodes, self.node_slots, leases):
             check_room(names, room)
 

@@ -22,7 +22,7 @@ class Settings:
     sink_bytes: int = 64 << 20
     """Bytes of gathered rows that a sink epoch takes at most; as many end the gathering early."""
     min_epoch_rows: int = 256
-    """Rows that an epoch may always take, however slow the operator was."""
+    """Rows that an epoch may always take, unless they are known to take longer than an epoch may."""
     max_epoch_rows: int = options.MAX_EPOCH_ROWS.default
     """Rows that an epoch takes at most."""
     max_epoch_bytes: int = 64 << 20

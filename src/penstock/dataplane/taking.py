@@ -29,6 +29,10 @@ class Budget:
     def shared_by(self, channels: int) -> Budget:
         return Budget(max(1, self.rows // max(1, channels)), max(1, self.bytes // max(1, channels)))
 
+    def without(self, rows: int, row_bytes: float) -> Budget:
+        """What is left after some rows of this size, at least one."""
+        return Budget(max(1, self.rows - rows), max(1, self.bytes - int(rows * row_bytes)))
+
     def rows_of(self, row_bytes: float) -> int:
         """Rows of this size that fit, at least one."""
         return max(1, min(self.rows, int(self.bytes / max(row_bytes, 1e-9))))
@@ -156,13 +160,13 @@ def _take_group(
     pieces: list[PieceTaken] = []
     left = budget
     for keys in in_turns(group.at, channels):
-        share, taken_rows = left.shared_by(len(keys)), 0
-        for key in keys:
+        waits = {key: _wait(waiting.get(key, ()), group, key, left.rows) for key in keys}
+        for sharing, key in zip(range(len(keys), 0, -1), sorted(keys, key=waits.__getitem__), strict=True):
             end, taken = take_range(
                 waiting.get(key, ()),
                 group.at[key],
                 group.shards,
-                share,
+                left.shared_by(sharing),
                 caps.get(key),
                 partial(_is_reached, waiting, group, key),
             )
@@ -174,13 +178,12 @@ def _take_group(
                 top = counts if high < 0 else np.minimum(counts, high)
                 rows = np.maximum(top - low, 0)
                 shard_rows[group.shards] += rows
-                taken_rows += int(rows.sum())
+                left = left.without(int(rows.sum()), source.row_bytes)
                 if end.epoch > source.epoch:  # what is said with an epoch holds after all of its rows
                     said = source.published.watermark_us
                     # at a barrier nothing said is nothing known: what came before it is of other shards
                     mark = said if said is not None or source.barrier else mark
             ranges[key] = Range(key.edge, key.chain, group.at[key], end, mark)
-        left = Budget(max(1, left.rows - taken_rows), left.bytes)
     watermark = derive_watermark(group, channels, {key: taken.watermark_us for key, taken in ranges.items()})
     moved = watermark != group.watermark_us
     order = {key: at for at, key in enumerate(sorted(group.at))}
@@ -188,6 +191,20 @@ def _take_group(
     return GroupTake(
         group.shards, [ranges[key] for key in sorted(ranges)], pieces, shard_rows, watermark, moved
     )
+
+
+def _wait(items: Sequence[PublishedRows], group: ShardGroup, key: ChannelKey, enough: int) -> int:
+    """Count the rows that wait for a group on a channel, as far as it matters."""
+    if len(group.at) == 1:
+        return 0
+    found, at = 0, group.at[key]
+    for item in items:
+        if found >= enough:
+            break
+        if item.epoch >= at.epoch:
+            low = at.row if item.epoch == at.epoch else 0
+            found += _rows_between(item.counts[group.shards], low, -1)
+    return found
 
 
 def _is_reached(

@@ -40,6 +40,8 @@ class Begun:
 
     at_s: float
     stages: tuple[str, ...] = ()
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Of the plan of each stage, as the engine counts them."""
     moves_before: int = 0
     nodes: NodeWork | None = None
     problems: list[str] = field(default_factory=list)
@@ -62,8 +64,11 @@ class SparkActuator:
         self._count = 0
         self._guard = threading.Lock()
 
-    def apply(self, plan: Plan) -> Ticket:
+    def apply(self, plan: Plan, marked: Collection[str] = ()) -> Ticket:
         """Begin to carry out a plan. Where it asks for cores and for nodes, the nodes have a ticket of their own.
+
+        Args:
+            marked: nodes that were marked as drained for it; the mark goes if they are to be given back and stay.
 
         Raises:
             PlanError: it cannot be carried out; nothing has changed.
@@ -73,8 +78,8 @@ class SparkActuator:
         placements = [_placement(name, wanted) for name, wanted in plan.executors.items()]
         with self._guard:
             number = self._count = self._count + 1
-        begun, marked = self._begin_informed(placements, plan, f"plan {number}")
-        nodes = self._begin_nodes(plan, marked, begun)
+        begun, fresh = self._begin_informed(placements, plan, f"plan {number}")
+        nodes = self._begin_nodes(plan, {*marked, *fresh}, begun)
         if plan.global_pause:
             threading.Thread(
                 target=self._carry_paused, args=(begun,), name="penstock-paused", daemon=True
@@ -89,10 +94,10 @@ class SparkActuator:
         if not plan.add_nodes and not plan.release_nodes:
             return None
         assert self._negotiator is not None
-        work = NodeWork(self._shell, self._negotiator, plan, marked)
         if not begun.stages and not begun.dealt:
-            begun.nodes = work
+            begun.nodes = NodeWork(self._shell, self._negotiator, plan, marked)
             return None
+        work = NodeWork(self._shell, self._negotiator, plan, marked, lambda: self._stand_still(begun))
         with self._guard:
             number = self._count = self._count + 1
             self._begun[number] = Begun(begun.at_s, nodes=work)
@@ -116,11 +121,13 @@ class SparkActuator:
         engine.redealing.check(deals)
         engine.serving.check(placements)
         marked = _check_release(engine, plan.release_nodes)
-        begun = Begun(engine.now(), tuple(one.stage for one in placements), engine.placing.moves.made)
+        stages = tuple(one.stage for one in placements)
+        begun = Begun(engine.now(), stages, moves_before=engine.placing.moves.made)
         begun.dealt = tuple(operator_of(giver) for giver, _, _, _ in deals)
         engine.serving.avoid |= marked
         if not plan.global_pause:
             engine.place(placements)
+            begun.numbers = engine.placing.plans.numbers_of(stages)
         else:
             begun.placements = tuple(placements)
             begun.paused = name
@@ -150,9 +157,10 @@ class SparkActuator:
         if begun.placements:
             if _stands_still(engine, begun.stages):
                 engine.place(begun.placements)
+                begun.numbers = engine.placing.plans.numbers_of(begun.stages)
                 begun.placements = ()
             return False
-        return all(engine.placing.is_settled(name) for name in begun.stages)
+        return all(engine.placing.is_over(*one) for one in begun.numbers.items())
 
     def _go_on(self, begun: Begun) -> None:
         begun.placements = ()
@@ -178,14 +186,21 @@ class SparkActuator:
             begun.outcome = self._shell.hub.ask(lambda: self._look(begun))
         return begun.outcome
 
+    def _stand_still(self, begun: Begun) -> bool:
+        """Whether a plan is over, and no shard of what it concerned is on its way any more, for whatever plan."""
+        runs = [run for name, run in self._shell.engine.runs.items() if name in begun.stages]
+        return self._look(begun) is not None and not any(len(run.shards.displaced()) for run in runs)
+
     def _look(self, begun: Begun) -> Outcome | None:
         engine = self._shell.engine
         if begun.paused:
             return None
         if any(map(engine.redealing.is_under_way, begun.dealt)):
             return None
-        refused = [why for name in begun.stages if (why := engine.placing.why_not(name)) is not None]
-        if not refused and not all(engine.placing.is_settled(name) for name in begun.stages):
+        refused = [
+            why for one in begun.numbers.items() if (why := engine.placing.plans.why_not(*one)) is not None
+        ]
+        if not refused and not all(engine.placing.is_over(*one) for one in begun.numbers.items()):
             return None
         nodes = begun.nodes.outcome() if begun.nodes is not None else Outcome(True)
         if nodes is None:

@@ -16,11 +16,12 @@ from penstock.control.apply.actuator import Ticket
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import Shards
+from penstock.dataplane.asked_plans import is_overtaken
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.splitting import Pass, executors_of, plan_merge, plan_split
 from penstock.errors import PlanError
 from penstock.spark.applying import SparkActuator, shards_of
-from penstock.spark.node_draining import NodeDraining
+from penstock.spark.node_draining import GoesOn, NodeDraining
 from penstock.spark.slots import LOCAL_NODE, is_local, nodes
 from penstock.words import counted, listed
 
@@ -62,17 +63,23 @@ class ByHand:
 
     def drain(self, node: str, release: bool, timeout_s: float) -> str:
         """Take everything off a node, wait until it is, and give the node back if that is wanted."""
-        return self._said(self._draining.drain(node, release, timeout_s))
+        try:
+            return self._said(self._draining.drain(node, release, timeout_s))
+        except GoesOn as late:
+            self._await(late.ticket, f"node {node} is drained{' and given back' if release else ''}")
+            raise
 
     def undrain(self, node: str) -> str:
         """Let tasks be put on a node again that was drained."""
         return self._said(self._draining.undrain(node))
 
     def _begin(self, plan: Plan, sentence: str) -> str:
-        ticket = self._actuator.apply(plan)
+        self._await(self._actuator.apply(plan), sentence)
+        return self._said(sentence)
+
+    def _await(self, ticket: Ticket, sentence: str) -> None:
         with self._guard:
             self._begun.append((ticket, sentence))
-        return self._said(sentence)
 
     def _said(self, sentence: str) -> str:
         self._note(sentence)
@@ -83,12 +90,19 @@ class ByHand:
         for one in list(self._begun):
             ticket, sentence = one
             outcome = self._actuator.status(ticket)
+            if (
+                outcome is not None
+                and ticket.nodes is not None
+                and (outcome.ok or is_overtaken(outcome.reason))
+            ):
+                outcome = self._actuator.status(ticket.nodes)
             if outcome is None:
                 continue
             with self._guard:
                 self._begun.remove(one)
             if not outcome.ok:
-                told = f"given up, and what ran before goes on: {sentence}: {outcome.reason}"
+                goes_on = "" if is_overtaken(outcome.reason) else "given up, and what ran before goes on: "
+                told = f"{goes_on}{sentence}: {outcome.reason}"
                 _log.warning("%s", told)
                 self._note(told)
 
@@ -108,14 +122,10 @@ class ByHand:
             names = ", ".join(one.executor for one in shards)
             raise PlanError(f"'{operator}' has the executors {names}; say the nodes of one of them.")
         check_room(operator, cores, room, wanted)
-        plans, moved = {}, 0
-        for one, share in zip(shards, share_cores(operator, shards, cores), strict=True):
-            placed = plan_executor(
-                one, dict(wanted) if wanted is not None else spread_cores(one, share, room)
-            )
-            plans[one.executor] = placed.plan
-            moved += len(placed.balance.moves)
-            room = {node: free - placed.plan.cores_by_node().get(node, 0) for node, free in room.items()}
+        spread = [dict(wanted)] if wanted is not None else spread_executors(operator, shards, cores, room)
+        placed = [plan_executor(one, found) for one, found in zip(shards, spread, strict=True)]
+        plans = {one.executor: found.plan for one, found in zip(shards, placed, strict=True)}
+        moved = sum(len(found.balance.moves) for found in placed)
         before = sum(len(one.tasks) for one in shards)
         moving = f"{moved} of its shards {'moves' if moved == 1 else 'move'}"
         return self._begin(
@@ -185,19 +195,14 @@ class ByHand:
 
     def _room(self, operator: str) -> dict[str, int]:
         """Cores that each node can still give to an operator, those it has there included."""
-        engine = self._shell.engine
-        held = Counter(
-            engine.leases[slot.lease].node
-            for slot in engine.serving.slots()
-            if slot.lease in engine.leases and operator not in (slot.stage, operator_of(slot.stage))
-        )
+        serving = self._shell.engine.serving
+        held = serving.leases_beside(lambda stage: operator in (stage, operator_of(stage)))
         if is_local(self._spark):
-            return {LOCAL_NODE: max(engine.serving.capacity - held[LOCAL_NODE], 1)}
-        drained = engine.serving.avoid
+            return {LOCAL_NODE: max(serving.capacity - held[LOCAL_NODE], 1)}
+        slots = {one.executor_id: one.cores for one in nodes(self._spark)}
+        slots.update({node: count for node, count in serving.node_slots.items() if node in slots})
         return {
-            one.executor_id: max(one.cores - held[one.executor_id], 0)
-            for one in nodes(self._spark)
-            if one.executor_id not in drained
+            node: max(count - held[node], 0) for node, count in slots.items() if node not in serving.avoid
         }
 
 
@@ -229,14 +234,36 @@ def spread_cores(shards: Shards, cores: int, room: Mapping[str, int]) -> dict[st
         PlanError: the nodes have fewer.
     """
     check_room(shards.executor, cores, room)
-    held = Counter(dict.fromkeys(room, 0))
-    held.update(shards.tasks.values())
-    while sum(held.values()) > cores:
-        held[min((n for n in held if held[n]), key=lambda node: (held[node], node))] -= 1
+    held = keep_cores(shards, cores)
     while sum(held.values()) < cores:
         free = [node for node in room if room[node] > held[node]]
         held[max(free, key=lambda node: (held[node] > 0, room[node] - held[node]))] += 1
     return {node: count for node, count in held.items() if count}
+
+
+def spread_executors(
+    operator: str, executors: Sequence[Shards], cores: int, room: Mapping[str, int]
+) -> list[dict[str, int]]:
+    """Return cores per node of each executor of an operator; what one keeps of those it has is not given to another.
+
+    Raises:
+        PlanError: the nodes have fewer, or there are more executors.
+    """
+    shares = share_cores(operator, executors, cores)
+    taken = [keep_cores(one, share) for one, share in zip(executors, shares, strict=True)]
+    for at, (one, share) in enumerate(zip(executors, shares, strict=True)):
+        others = sum((found for number, found in enumerate(taken) if number != at), Counter[str]())
+        free = {node: max(0, count - others[node]) for node, count in room.items()}
+        taken[at] = Counter(spread_cores(one, share, free))
+    return [dict(found) for found in taken]
+
+
+def keep_cores(shards: Shards, cores: int) -> Counter[str]:
+    """Return the cores per node that an executor keeps of those it has; they are taken first where it has fewest."""
+    held = Counter(shards.tasks.values())
+    while sum(held.values()) > cores:
+        held[min((n for n in held if held[n]), key=lambda node: (held[node], node))] -= 1
+    return held
 
 
 def share_cores(operator: str, executors: Sequence[Shards], cores: int) -> list[int]:

@@ -185,7 +185,9 @@ class Chores:
         known = nodes(self._spark)
         avoid = self._shell.engine.serving.avoid
         usable = usable_slots(slots, slots_of_nodes(self._spark, known), avoid)
-        capacity = self._office.capacity(self._reserve, usable)
+        # Leases on drained nodes have slots of their own until they end, and take none from those that replace them.
+        leaving = sum(asked.node in avoid for asked in list(self._office.asked.values()))
+        capacity = max(1, self._office.capacity(self._reserve, usable)) + leaving
         # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
         # other queries take of the slots costs this one no lease that it has.
         surplus = held - capacity if slots < self._slots else 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -217,7 +218,7 @@ class Elasticity:
             max_nodes=len(there)
             if is_local(self._spark)
             else max((self.max_nodes or self._most_nodes) - len(seen.drained), len(there)),
-            cores_per_node=max((node.cores for node in there), default=1),
+            cores_per_node=max((self._whole(node, seen) for node in there), default=1),
             redeals=True,
         )
 
@@ -227,17 +228,26 @@ class Elasticity:
         def look() -> _Seen:
             engine = self._shell.engine
             sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
-            return _Seen(engine.serving.capacity, sources, frozenset(engine.serving.avoid))
+            serving = engine.serving
+            beside = serving.leases_beside(lambda stage: engine.runs[stage].spec.kind == "operator")
+            slots, avoid = dict(serving.node_slots), frozenset(serving.avoid)
+            return _Seen(serving.capacity, sources, avoid, slots, beside)
 
         return self._shell.hub.ask(look)
 
     def _nodes(self, seen: _Seen | None = None) -> list[NodeSample]:
-        """Nodes that a policy may put tasks on: not those that are drained."""
+        """Nodes that a policy may put tasks on, not those that are drained, and the cores that they have for operators: not
+        those that other queries or sources hold."""
         seen, loads = seen or self._see(), self._shell.node_loads
         if is_local(self._spark):
             return [_node(LOCAL_NODE, max(1, min(seen.capacity, self._cores)), loads)]
         there = [one for one in nodes(self._spark) if one.executor_id not in seen.drained]
-        return [_node(one.executor_id, one.cores, loads) for one in there]
+        cores = {one.executor_id: seen.slots.get(one.executor_id, one.cores) for one in there}
+        return [_node(name, max(0, count - seen.beside[name]), loads) for name, count in cores.items()]
+
+    def _whole(self, node: NodeSample, seen: _Seen) -> int:
+        """Cores that a node like this one has for operators where no source is on it."""
+        return node.cores if is_local(self._spark) else max(node.cores, seen.slots.get(node.name, 0))
 
     def _note(self, sentence: str) -> None:
         """Let the loop, and with it the journal, know what a person asked for."""
@@ -252,6 +262,10 @@ class _Seen:
     capacity: int
     source_tasks: int
     drained: frozenset[str]
+    slots: Mapping[str, int]
+    """Of each node, without those that other queries hold."""
+    beside: Counter[str]
+    """Leases of each node that serve no operator."""
 
 
 def guards_of(policy: Policy) -> Guards:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from penstock.control.apply.actuator import Outcome
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock")
 RELEASE_LOOKS = 600
 RELEASE_STEP_S = 0.1
-"""How often, and how far apart, it is looked whether a node that is to go is empty."""
+"""How often, and how far apart, it is looked whether a node that is to go is empty, once the cores of its plan are where
+they should be: how long state takes to move is nobody's fault."""
 
 
 class NodeWork:
@@ -31,13 +32,20 @@ class NodeWork:
 
     Args:
         marked: nodes that were marked as drained for this plan; the mark goes if they stay.
+        is_settled: whether the cores of the plan are as it wants them, or it was given up. In the hub's thread.
     """
 
     def __init__(
-        self, shell: SparkShell, negotiator: Negotiator, plan: Plan, marked: Collection[str] = ()
+        self,
+        shell: SparkShell,
+        negotiator: Negotiator,
+        plan: Plan,
+        marked: Collection[str] = (),
+        is_settled: Callable[[], bool] = lambda: True,
     ) -> None:
         self._shell, self._negotiator, self._plan = shell, negotiator, plan
         self._marked = tuple(marked)
+        self._is_settled = is_settled
         self._began_s = shell.engine.now()
         self._problems: list[str] = []
         self._thread = threading.Thread(target=self._run, name="penstock-nodes", daemon=True)
@@ -66,9 +74,12 @@ class NodeWork:
 
     def _release(self, names: tuple[str, ...]) -> str:
         """Give nodes back once nothing of this query is on them any more; return why not, where that is so."""
-        pause, held = threading.Event(), ""
-        for _ in range(RELEASE_LOOKS):
-            held = self._shell.hub.ask(lambda: who_holds(self._shell.engine, names))
+        pause, held, looks = threading.Event(), "", 0
+        while looks < RELEASE_LOOKS:
+            held, settled, taken_back = self._shell.hub.ask(lambda: self._look(names))
+            if taken_back:
+                return f"node {listed(taken_back)} was undrained and is kept"
+            looks += settled
             # A lease that the engine let go of, or that has not come up yet, is on its way out of the node.
             if not held:
                 change = self._negotiator.release(names)
@@ -78,6 +89,12 @@ class NodeWork:
                 held = change.problem
             pause.wait(RELEASE_STEP_S)
         return f"node {', '.join(names)} was not drained in time and is kept: {held}"
+
+    def _look(self, names: tuple[str, ...]) -> tuple[str, bool, list[str]]:
+        """What is on nodes that are to go, whether all that moves has moved, and which may have tasks again."""
+        engine = self._shell.engine
+        taken_back = sorted(engine.serving.usable_nodes() & {*names})
+        return who_holds(engine, names), self._is_settled(), taken_back
 
 
 def who_holds(engine: Engine, names: Collection[str]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.control.apply.actuator import Outcome, Ticket
 from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.dataplane.asked_plans import is_overtaken
 from penstock.errors import PenstockError, PlanError
 from penstock.spark.applying import SparkActuator, shards_of
 from penstock.spark.negotiating import use_again, who_holds
@@ -55,11 +56,13 @@ class NodeDraining:
         self._shell.chores.check_capacity()
         marked, plan = self._shell.hub.ask(lambda: self._mark(node))
         try:
-            ticket = self._actuator.apply(Plan(plan, release_nodes=(node,) if release else ()))
+            wanted = Plan(plan, release_nodes=(node,) if release else ())
+            ticket = self._actuator.apply(wanted, [node] if marked else [])
             outcome = self._await(ticket, node, deadline, timeout_s)
-            if not outcome.ok:
+            # Where another plan came in between, tasks leave the node all the same: none may be there any more.
+            if not outcome.ok and not is_overtaken(outcome.reason):
                 raise PlanError(f"node {node} was not drained: {outcome.reason}.")
-        except _GoesOn:
+        except GoesOn:
             raise
         except PenstockError:
             if marked:
@@ -67,7 +70,7 @@ class NodeDraining:
             raise
         while held := self._shell.hub.ask(lambda: who_holds(self._shell.engine, [node])):
             if time.monotonic() > deadline:
-                raise _goes_on(node, timeout_s, held)
+                raise _goes_on(ticket, node, timeout_s, held)
             time.sleep(LOOK_S)
         given = " and given back" if release else ""
         moved = f"{counted(outcome.moved_shards, 'shard')} moved, {outcome.moved_bytes:,} bytes copied"
@@ -113,7 +116,8 @@ class NodeDraining:
             one: serving.node_slots.get(one, 0) - held[one] for one in sorted(serving.usable_nodes() - {node})
         }
         # Some slots are kept for ingest and sinks, on whichever node.
-        left = serving.capacity - serving.node_slots.get(node, 0) - (len(engine.leases) - held[node])
+        there = held[node] if node in serving.avoid else serving.node_slots.get(node, 0)
+        left = serving.capacity - there - (len(engine.leases) - held[node])
         found = {}
         for name, run in engine.runs.items():
             if run.spec.kind != "operator" or not len(run.shards.mine()):
@@ -133,22 +137,28 @@ class NodeDraining:
             if moved is not None:
                 given = self._actuator.status(ticket.nodes) if ticket.nodes is not None else moved
                 if given is not None:
-                    return moved if given.ok or not moved.ok else given
+                    failed = not moved.ok and not is_overtaken(moved.reason)
+                    return moved if given.ok or failed else given
             time.sleep(LOOK_S)
         held = self._shell.hub.ask(lambda: who_holds(self._shell.engine, [node]))
-        raise _goes_on(node, timeout_s, held)
+        raise _goes_on(ticket, node, timeout_s, held)
 
 
-class _GoesOn(PlanError):
+class GoesOn(PlanError):
     """A drain takes longer than somebody waits."""
 
+    ticket: Ticket
+    """What came of it can be asked for later."""
 
-def _goes_on(node: str, timeout_s: float, held: str) -> _GoesOn:
+
+def _goes_on(ticket: Ticket, node: str, timeout_s: float, held: str) -> GoesOn:
     why = f": {held}" if held else ""
-    return _GoesOn(
+    late = GoesOn(
         f"node {node} was not drained within {timeout_s:g} s{why}; it goes on, and the node stays drained: wait longer, or "
         f"take it back with undrain."
     )
+    late.ticket = ticket
+    return late
 
 
 def take_off(cores: Counter[str], node: str, free: dict[str, int], left: int) -> Counter[str]:

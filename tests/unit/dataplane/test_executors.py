@@ -359,7 +359,7 @@ def test_an_executor_without_rows_does_not_hold_up_a_watermark_declared_behind_i
     windows = late.groupBy(penstock.window("at", "20 seconds")).agg(penstock.count(), name="windows")
     made = compile_program(windows.node, tasks=2, memory_bytes=1 << 20, executors=3)
     driver = Driver(
-        fast_disk(), str(tmp_path / "cp"), made, KEPT, 1, str(tmp_path / "node"), rows=ROWS, rate=1_000.0
+        fast_disk(), str(tmp_path / "cp"), made, KEPT, 2, str(tmp_path / "node"), rows=ROWS, rate=1_000.0
     )
     busy = lambda: [chain.name for chain in driver.engine.chains.of("kept") if chain.rows_in]  # noqa: E731
     reached = lambda: (driver.engine.chains["windows"].watermark_us or 0) > 50_000_000  # noqa: E731

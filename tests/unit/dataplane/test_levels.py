@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.dataplane.test_taking import KEY, OTHER, published, shards
 
 from penstock.dataplane.channel import EdgeSpec
-from penstock.dataplane.levels import READ_S, TaskRates, derive_levels, is_uneven, late_shards
-from penstock.dataplane.positions import START, ShardGroup
+from penstock.dataplane.levels import APART_RATIO, READ_S, TaskRates, derive_levels, is_uneven, late_shards
+from penstock.dataplane.positions import START, ChannelKey, ShardGroup
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Position, TaskPart
 from penstock.dataplane.standing import Moved, advance, waiting_rows
@@ -164,6 +164,37 @@ def test_channels_of_loops_come_first_and_others_share_what_is_left() -> None:
     assert levels[0] == levels[3] == {KEY: Position(1, 4), OTHER: Position(1, 4)}
 
 
+@pytest.mark.parametrize("rows", [1.0, 2.5, 12.0])
+def test_where_rows_are_slow_a_few_shards_rise_in_turn_and_none_is_forgotten(rows: float) -> None:
+    many, task_of = 64, np.zeros(64, np.uint16)
+    ready = np.ones(many, np.bool_)
+    items = [published(number, [2] * 40 + [0] * 20 + [1] * 4) for number in (1, 2)]
+    groups = [ShardGroup(np.arange(many, dtype=np.uint16), {KEY: START})]
+    waiting, taken, apart = {KEY: items}, np.zeros(many, np.int64), []
+    while (backlog := waiting_rows(groups, waiting, many)).any():
+        levels = derive_levels(groups, ready, waiting, task_of, {0: rows}, [[KEY]], backlog, 9.0)
+        takes = take_epoch(groups, ready, waiting, Budget(1), Channels(), task_of, levels)
+        found = np.sum([take.shard_rows for take in takes], axis=0)
+        assert 1 <= found.sum() <= max(APART_RATIO * rows, 1)
+        taken += found
+        apart.append(int(taken[:40].max() - taken[:40].min()))
+        groups = advance(groups, [Moved(take.shards, take.ends()) for take in takes])
+        assert len(groups) <= 5
+    assert (taken == sum(item.counts for item in items)).all()
+    assert max(apart) <= 2, "those behind come first"
+
+
+@pytest.mark.parametrize("chains", [1, 2, 4])
+def test_channels_without_rows_leave_their_share_to_those_that_have_some(chains: int) -> None:
+    keys = [KEY, *(ChannelKey(KEY.edge, f"m#{number}") for number in range(2, 1 + chains))]
+    groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), dict.fromkeys(keys, START))]
+    waiting = {KEY: [published(number, [50] * SHARDS) for number in range(1, 9)]}
+    levels = levels_of(groups, waiting, {0: 200.0}, [keys])
+    assert levels[0] == levels[3] == {KEY: Position(3, 0)}, "200 rows of two shards"
+    (take,) = take_epoch(groups, EVERYONE, waiting, Budget(600))
+    assert take.shard_rows.sum() == 600
+
+
 def test_what_takes_less_time_than_to_read_it_twice_is_not_cut() -> None:
     items = [published(1, [10, 0, 0, 0, 0, 0]), published(2, [10, 0, 0, 0, 0, 0])]
     groups = [ShardGroup(np.arange(SHARDS, dtype=np.uint16), {KEY: START})]
@@ -236,6 +267,25 @@ def test_a_few_rows_tell_nothing_unless_they_took_long() -> None:
     assert rates.rows_in(1.0, [0]) is None
     rates.learn([part(0, 5, 0.1)], 0.2, 10)
     assert rates.rows_in(1.0, [0]) == pytest.approx({0: 50.0})
+
+
+def test_a_task_that_only_timers_keep_busy_keeps_what_is_known_of_its_rows() -> None:
+    rates = TaskRates()
+    for rows in (100, 100):
+        rates.learn([part(0, rows, 0.1)], 0.2, 10)
+    for _ in range(60):
+        rates.learn([part(0, 0, 0.015), part(1, 0, 0.015)], 0.2, 10)
+    assert rates.rows_in(1.0, [0, 1]) == pytest.approx({0: 1_000.0, 1: 1_000.0})
+
+
+def test_a_task_may_take_few_rows_however_little_is_known_of_it_unless_they_are_slow() -> None:
+    rates = TaskRates()
+    for _ in range(4):
+        rates.learn([part(0, 100, 0.001), part(1, 2, 1.0)], 0.2, 10)
+    assert rates.least(0, 64.0, 0.2) == rates.least(7, 64.0, 0.2) == 64.0
+    assert rates.least(1, 64.0, 0.2) == 1.0
+    rates.learn([part(1, 1, 0.002)], 0.2, 10)
+    assert rates.least(1, 64.0, 0.2) > 40, "a single row that is fast tells so"
 
 
 def test_growth_is_believed_sooner_than_decline() -> None:

@@ -12,6 +12,7 @@ from tests.unit.spark.engine_shell import Nodes, shell_of, started, until
 from penstock.control.apply.actuator import Outcome, Ticket
 from penstock.control.plan.plan import ExecutorPlan, Pass, Plan
 from penstock.errors import PlanError
+from penstock.sim.timing import Delays
 from penstock.spark import negotiating
 from penstock.spark.applying import SparkActuator
 
@@ -113,6 +114,34 @@ def test_a_plan_that_stops_all_rows_lets_them_go_on(story: Story) -> None:
     ticket = story.actuator.apply(Plan(one_core_more(story.actuator), global_pause=True))
     assert story.engine.runs["source"].paused and not story.engine.is_paused_by_hand()
     assert story.outcome(ticket).ok and not any(run.paused for run in story.engine.runs.values())
+
+
+def test_a_plan_that_a_later_one_overtakes_is_not_taken_for_it(story: Story) -> None:
+    before = story.actuator.current()["fold"]
+    story.driver.delays = Delays(lease_start=(200.0, 200.0))
+    first = story.actuator.apply(Plan(one_core_more(story.actuator)))
+    assert story.actuator.status(first) is None
+    second = story.actuator.apply(Plan({"fold": before}))
+    found = story.outcome(first)
+    assert not found.ok and found.reason == "superseded by a later plan for 'fold'"
+    assert story.outcome(second).ok
+    task_of = before.task_of.copy()
+    task_of[0] = next(task for task in before.tasks if task != task_of[0])
+    third = story.actuator.apply(Plan({"fold": ExecutorPlan(before.tasks, task_of)}))
+    until(story.driver, story.shell, lambda: story.engine.placing.is_settled("fold"))
+    story.actuator.apply(Plan({"fold": before}))
+    assert story.outcome(third).ok, "it was carried out before the next began"
+
+
+def test_a_plan_that_was_given_up_stays_so_when_a_later_one_is_carried_out(story: Story) -> None:
+    before = story.actuator.current()["fold"]
+    story.driver.delays = Delays(lease_start=(200.0, 200.0))
+    first = story.actuator.apply(Plan(one_core_more(story.actuator)))
+    story.engine.placing._deadlines["fold"] = story.engine.now()
+    until(story.driver, story.shell, lambda: story.engine.placing.why_not("fold"))
+    second = story.actuator.apply(Plan({"fold": before}))
+    assert story.outcome(second).ok
+    assert "no lease came up in time" in story.outcome(first).reason
 
 
 def test_a_node_that_a_plan_gives_back_gets_no_task_any_more_and_every_task_leaves_it(story: Story) -> None:

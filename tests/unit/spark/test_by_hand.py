@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests.unit.spark.engine_shell import Nodes, shell_of, started, until
 
+from penstock.control.plan.shards import Shards
 from penstock.errors import PlanError
 from penstock.sim.timing import Delays
 from penstock.spark import by_hand
 from penstock.spark.applying import SparkActuator
-from penstock.spark.by_hand import ByHand
+from penstock.spark.by_hand import ByHand, spread_executors
 
 
 class Story:
@@ -22,7 +26,7 @@ class Story:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.driver = started(folder, capacity=7)
         self.engine, self.shell = self.driver.engine, shell_of(self.driver)
-        nodes = Nodes(self.driver)
+        self.nodes = nodes = Nodes(self.driver)
         monkeypatch.setattr(by_hand, "nodes", lambda spark: nodes.nodes())
         monkeypatch.setattr(by_hand, "is_local", lambda spark: False)
         self.noted: list[str] = []
@@ -62,6 +66,54 @@ def test_cores_are_neither_offered_nor_taken_on_a_drained_node(story: Story) -> 
     with pytest.raises(PlanError, match=r"'fold' cannot have cores on node n1, which is drained; .*undrain"):
         story.by_hand.rescale("fold", 1, {"n1": 1})
     assert (story.engine.runs["fold"].shards.goal == before).all()
+
+
+def test_cores_of_other_queries_and_leases_of_other_operators_are_no_room_for_one(story: Story) -> None:
+    serving = story.engine.serving
+    story.engine.set_nodes(["n0", "n1"], {"n0": 2, "n1": 4})  # another query holds two slots of n0
+    others = Counter(
+        {lease: story.engine.leases[lease].node for slot in serving.slots() if (lease := slot.lease)
+         and all(one.stage != "fold" for one in serving.slots() if one.lease == lease)}.values()
+    )  # fmt: skip
+    assert others.total() >= 1
+    assert story.by_hand._room("fold") == {"n0": 2 - others["n0"], "n1": 4 - others["n1"]}
+
+
+def test_executors_of_an_operator_are_given_no_cores_that_others_of_them_keep() -> None:
+    def executor(name: str, first: int, tasks: dict[int, str]) -> Shards:
+        task_of = np.full(16, -1, np.int32)
+        task_of[first : first + 8] = [at % len(tasks) for at in range(8)]
+        return Shards(name, (task_of >= 0) * 1.0, task_of, tasks, np.zeros(16, np.int64))
+
+    pair = [executor("match", 0, {0: "A"}), executor("match#2", 8, {0: "A", 1: "A"})]
+    found = spread_executors("match", pair, 6, {"A": 3, "B": 3})
+    assert found == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
+    with pytest.raises(PlanError, match="the nodes have"):
+        spread_executors("match", pair, 7, {"A": 3, "B": 3})
+
+
+def test_what_came_of_a_drain_that_somebody_no_longer_waits_for_is_noted(
+    story: Story, caplog: pytest.LogCaptureFixture
+) -> None:
+    avoid = story.engine.serving.avoid
+    story.nodes.problem = "the cluster manager refused the request"
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(story.by_hand.drain, "n1", True, 0.05)
+        until(story.driver, story.shell, asked.done, step_s=0.0)  # no virtual time passes
+        with pytest.raises(PlanError, match="it goes on, and the node stays drained"):
+            asked.result()
+    assert avoid == {"n1"} and story.noted == []
+
+    def noted() -> bool:
+        story.by_hand.follow_up()
+        return bool(story.noted)
+
+    with caplog.at_level(logging.WARNING, "penstock"):
+        until(story.driver, story.shell, noted)
+    assert "node n1 is drained and given back: the cluster manager refused the request" in story.noted[0]
+    assert story.noted[0] in caplog.text
+    story.shell.hub.pump()
+    assert avoid == set(), "it is used again"
 
 
 def test_moved_shards_are_named_and_counted_once_each_and_not_all_in_a_sentence(story: Story) -> None:

@@ -17,7 +17,7 @@ class Office:
     """Five leases, on as many slots as Spark counts at the moment."""
 
     def __init__(self) -> None:
-        self.asked = dict.fromkeys("abcde")
+        self.asked = {name: SimpleNamespace(node=node) for name, node in zip("abcde", "00111", strict=True)}
         self.counted = 12
 
     def slots(self) -> int:
@@ -52,3 +52,17 @@ def test_giving_a_drained_node_back_costs_no_lease_on_the_others(office: Office)
     made.check_capacity()
     assert told[0][0] == told[1][0] == 7
     assert all(surplus <= 0 for _, surplus in told)
+
+
+def test_leases_on_a_drained_node_take_nothing_from_those_that_replace_them(office: Office) -> None:
+    told: list[int] = []
+    placing = SimpleNamespace(serving=SimpleNamespace(avoid={"0", "1"}))
+    shell: Any = SimpleNamespace(
+        engine=SimpleNamespace(placing=placing), hub=SimpleNamespace(post=lambda call: call())
+    )
+    made = chores.Chores(shell, None, office, reserve=1)  # type: ignore[arg-type]
+    made._set_capacity = lambda capacity, surplus, slots_of: told.append(capacity)  # type: ignore[method-assign]
+    made.check_capacity()
+    office.asked = {name: SimpleNamespace(node=node) for name, node in zip("abcde", "01222", strict=True)}
+    made.check_capacity()
+    assert told == [3 + 5, 3 + 2], "three on node 2, whatever is left on the others"

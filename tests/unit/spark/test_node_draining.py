@@ -3,8 +3,10 @@ an operator whose node is drained go where slots are free, as many as there are,
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.spark.engine_shell import Nodes, shell_of, started, until
 
+from penstock.control.plan.plan import Plan
 from penstock.errors import PlanError
-from penstock.spark import node_draining
+from penstock.sim.inprocess import Driver
+from penstock.sim.lease import SimLease
+from penstock.spark import negotiating, node_draining
 from penstock.spark.applying import SparkActuator
 from penstock.spark.node_draining import NodeDraining, take_off
 
@@ -103,6 +108,69 @@ def test_a_drain_that_fails_takes_its_mark_along(story: Story) -> None:
         story.drain("n1", release=True)
     story.shell.hub.pump()
     assert story.serving.avoid == set()
+
+
+def test_a_node_is_given_back_however_long_its_state_takes_to_move(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(negotiating, "RELEASE_LOOKS", 3)
+    monkeypatch.setattr(negotiating, "RELEASE_STEP_S", 0.0001)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(story.draining.drain, "n1", True, 8.0)
+        for _ in range(20):  # no virtual time passes: the shards stay where they are
+            story.shell.hub.pump()
+            time.sleep(0.005)
+        assert not asked.done()
+        monkeypatch.setattr(negotiating, "RELEASE_STEP_S", 0.1)
+        until(story.driver, story.shell, asked.done)
+        assert asked.result().startswith("node n1 drained and given back: ")
+    assert story.nodes.released == [("n1",)] and story.serving.avoid == {"n1"}
+
+
+def test_a_drain_that_another_plan_overtakes_goes_on_until_the_node_is_empty(story: Story) -> None:
+    actuator = story.draining._actuator
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(story.draining.drain, "n1", True, 8.0)
+        until(story.driver, story.shell, lambda: actuator._begun, step_s=0.0)
+        actuator.apply(Plan({"fold": actuator.current()["fold"]}))
+        until(story.driver, story.shell, asked.done)
+        assert asked.result().startswith("node n1 drained and given back: ")
+    assert story.nodes_of_leases() == {"n0"} and story.serving.avoid == {"n1"}
+
+
+def test_a_node_that_is_undrained_meanwhile_is_not_given_back(story: Story) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(story.draining.drain, "n1", True, 8.0)
+        until(story.driver, story.shell, lambda: story.draining._actuator._begun, step_s=0.0)
+        story.draining.undrain("n1")
+        until(story.driver, story.shell, asked.done)
+        with pytest.raises(PlanError, match="node n1 was undrained and is kept"):
+            asked.result()
+    assert story.nodes.released == [] and story.serving.avoid == set()
+
+
+def test_a_node_that_takes_the_place_of_another_gets_its_leases_though_it_has_no_more_slots(
+    tmp_path: Path,
+) -> None:
+    driver = started(tmp_path, nodes=1, capacity=3)
+    engine = driver.engine
+    assert len(engine.leases) == 3
+    driver.nodes = 2
+    engine.set_nodes(["n0", "n1"], {"n0": 4, "n1": 4})
+    engine.serving.avoid.add("n0")
+    engine.set_capacity(3 + 3)  # three on either node
+    engine.serving.assign()
+    assert engine.wanted_leases() == 6, "those that are there, and as many in their place"
+    driver._start_lease = partial(_start_on_n1, driver)  # type: ignore[method-assign]
+    assert driver.run_until(lambda: {one.node for one in engine.leases.values()} == {"n1"}, 20.0)
+    engine.set_capacity(3)
+    assert engine.wanted_leases() == 3 and len(engine.leases) >= 3
+
+
+def _start_on_n1(driver: Driver, name: str, wanted: str | None) -> None:
+    driver._count += 1
+    lease = driver.leases[name] = SimLease(driver, driver._life, name, "n1", driver._disk_of(name))
+    driver.loop.at(0.01, lease.connect)
 
 
 def test_a_drain_that_takes_longer_than_somebody_waits_goes_on_with_its_mark(story: Story) -> None:
