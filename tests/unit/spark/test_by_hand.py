@@ -70,7 +70,7 @@ def test_cores_are_neither_offered_nor_taken_on_a_drained_node(story: Story) -> 
 
 def test_cores_of_other_queries_and_leases_of_other_operators_are_no_room_for_one(story: Story) -> None:
     serving = story.engine.serving
-    story.engine.set_nodes(["n0", "n1"], {"n0": 2, "n1": 4})  # another query holds two slots of n0
+    story.engine.serving.set_nodes(["n0", "n1"], {"n0": 2, "n1": 4})  # another query holds two slots of n0
     others = Counter(
         {lease: story.engine.leases[lease].node for slot in serving.slots() if (lease := slot.lease)
          and all(one.stage != "fold" for one in serving.slots() if one.lease == lease)}.values()

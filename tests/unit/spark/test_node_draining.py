@@ -156,7 +156,7 @@ def test_a_node_that_takes_the_place_of_another_gets_its_leases_though_it_has_no
     engine = driver.engine
     assert len(engine.leases) == 3
     driver.nodes = 2
-    engine.set_nodes(["n0", "n1"], {"n0": 4, "n1": 4})
+    engine.serving.set_nodes(["n0", "n1"], {"n0": 4, "n1": 4})
     engine.serving.avoid.add("n0")
     engine.set_capacity(3 + 3)  # three on either node
     engine.serving.assign()

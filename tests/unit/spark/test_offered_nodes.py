@@ -40,7 +40,7 @@ def test_a_policy_is_offered_no_cores_that_sources_or_other_queries_hold(
     monkeypatch.setattr(elasticity, "negotiator", lambda spark: nodes)
     monkeypatch.setattr(elasticity, "nodes", lambda spark: nodes.nodes())
     offered = Elasticity(shell, None, "query")  # type: ignore[arg-type]
-    engine.set_nodes(["n0", "n1"], {"n0": 4, "n1": 3})  # another query holds a slot of n1
+    engine.serving.set_nodes(["n0", "n1"], {"n0": 4, "n1": 3})  # another query holds a slot of n1
     (source,) = engine.runs["source"].slots.values()
     cores = {"n0": 4, "n1": 3}
     cores[engine.leases[source.lease or ""].node] -= 1
