@@ -173,6 +173,23 @@ def test_no_roll_back_takes_more_cores_than_the_policy_may_hold() -> None:
     assert plane.plan.k == 1 and not policy.failures
 
 
+def test_a_bound_that_is_split_otherwise_meanwhile_does_not_hide_what_got_worse() -> None:
+    plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
+    loop = loop_on(plane, policy, settle_s=3, hysteresis_s=1e9)
+    for turn in range(30):
+        loop.turn(plane.step())
+        if turn == 1:
+            policy.decide = lambda now: QUIET
+        elif turn == 3:
+            policy.decide = lambda now: Proposal(
+                Plan(sla_shares={"match": 1.0}), "match", "shifted the bound"
+            )
+        elif turn == 6:
+            policy.decide = lambda now: QUIET
+    backs = [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert len(backs) == 1 and backs[0].acted
+
+
 def test_a_roll_back_that_is_refused_is_not_proposed_again() -> None:
     plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
     loop = loop_on(plane, policy)

@@ -119,7 +119,8 @@ class Past:
         return failures
 
     def find_regret(self, now: Estimate, sla: SLA, guards: Guards) -> tuple[Action, str, Plan] | None:
-        """Return the last action, the reason and the plan before it, if latency got worse after it.
+        """Return an action, the reason and the plan before it, if latency got worse after it and nothing else was done
+        for its executors since; the newest first.
 
         An action is watched from when it has settled, for a time; it is named until it is `settled`.
         """
@@ -129,7 +130,7 @@ class Past:
             return None
         observed_s, rate_per_s = self._typical_s(now.at_s - guards.settle_s / 2), rate_of(now)
         pressure = pressure_of(now) if math.isfinite(guards.worse_ratio) else None
-        for action in [one for one in self._actions if one.number in self._unjudged]:
+        for action in [one for one in reversed(self._actions) if one.number in self._unjudged]:
             age_s = now.at_s - (now.at_s if action.ended_s is None else action.ended_s)
             if age_s < guards.settle_s or observed_s is None:
                 continue
@@ -138,10 +139,15 @@ class Past:
                 self._journal.note_observed(action.number, observed_s)
             reason = judge(action, observed_s, rate_per_s, sla.latency, guards, pressure)
             by_hand = self.manual_s is not None and action.at_s <= self.manual_s
-            last = action is self._actions[-1] and not by_hand
-            if age_s >= guards.blame_s or by_hand or (reason is not None and not last):
+            later = [one for one in self._actions if one.number > action.number and one.plan.executors]
+            superseded = by_hand or any(one.plan.executors.keys() & action.plan.executors for one in later)
+            if age_s >= guards.blame_s or by_hand or (reason is not None and superseded):
                 self._unjudged.discard(action.number)
-            if reason is not None and last:
+            if any(
+                now.at_s - (now.at_s if o.ended_s is None else o.ended_s) < guards.settle_s for o in later
+            ):
+                continue  # what was done for others since may be to blame, or may just have been undone
+            if reason is not None and not superseded:
                 try:
                     plan = plan_back(action, self._actuator.current(), now.nodes)
                 except Exception:  # nobody can say what is there now: it is asked again at the next turn
@@ -207,8 +213,14 @@ def pressure_of(now: Estimate) -> Pressure:
     return Pressure(
         max((float(one.task_loads().max(initial=0.0)) for one in executors), default=0.0),
         max((_waiting_s(one) for one in executors), default=0.0),
-        sum(task.service_per_s * task.useful_ratio for one in executors for task in one.tasks),
+        sum(_done_per_s(one) for one in executors),
     )
+
+
+def _done_per_s(one: ExecutorEstimate) -> float:
+    if one.done_per_s is not None:
+        return one.done_per_s
+    return sum(task.service_per_s * task.useful_ratio for task in one.tasks)
 
 
 def _waiting_s(one: ExecutorEstimate) -> float:

@@ -85,6 +85,8 @@ class ExecutorEstimate:
     measured_quantiles_s: Mapping[float, float] = field(default_factory=dict)
     """Quantile -> latency as measured: of the quantile that the SLA bounds, beside `measured_p99_s`."""
     spread: EpochSpread = EpochSpread()
+    done_per_s: float | None = None
+    """Rows a second that were completed; None where they were not counted."""
 
     @property
     def k(self) -> int:

@@ -45,7 +45,7 @@ class ExecutorMeasure:
         self._trace = ShardTrace(at_s, sample.arrived, sample.completed)
         self._arrivals, self._bytes_in, self._bytes_out = (smoothing.start() for _ in range(3))
         self._dispersion = Dispersion()
-        self._measured: deque[tuple[float, int, ExecutorSample]] = deque()
+        self._measured: deque[tuple[float, float, int, ExecutorSample]] = deque()
         shards = len(sample.task_of)
         self._arrival_per_s = np.zeros(shards)
         self.known_per_s = np.zeros(shards)
@@ -174,7 +174,7 @@ class ExecutorMeasure:
 
     def _remember_measured(self, at_s: float, before: ExecutorSample, after: ExecutorSample) -> None:
         rows = int(np.add.reduce(np.maximum(after.completed - before.completed, 0)))
-        self._measured.append((at_s, rows, _with_split(before, after)))
+        self._measured.append((at_s, at_s - self.at_s, rows, _with_split(before, after)))
 
     def derive_row_s(self, unknown_per_s: float) -> F64:
         """Return the useful time that a row of each shard takes on a node of speed 1."""
@@ -197,8 +197,9 @@ class ExecutorMeasure:
         latency_s[~held] = np.nan
         while len(self._measured) > 1 and self._measured[0][0] <= self.at_s - window_s:
             self._measured.popleft()
-        rows = [count for _, count, _ in self._measured]
-        seen = [one for _, _, one in self._measured]
+        rows = [count for _, _, count, _ in self._measured]
+        seen = [one for _, _, _, one in self._measured]
+        counted_s = sum(elapsed_s for _, elapsed_s, _, _ in self._measured)
         measured_s = _mean([one.latency_s for one in seen], rows)
         p99 = [p99_s for one in seen if _is_number(p99_s := one.latency_p99_s)]
         service_per_s = self.service.service_per_s or unknown_per_s
@@ -225,6 +226,7 @@ class ExecutorMeasure:
             _mean([one.commit_s for one in seen], rows),
             _greatest([one.latency_quantiles_s for one in seen]),
             self._spread.known,
+            sum(rows) / counted_s if counted_s > 0 else None,
         )
 
 

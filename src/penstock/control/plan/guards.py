@@ -29,6 +29,7 @@ class Guards:
     max_moves_in_flight: int = 64
     """Shards that may be on the move at once; a plan with more is begun only when none is."""
     max_actions_per_minute: int = 12
+    """Actions for one executor within a minute; those for others do not count."""
     payback_s: float = 60.0
     """Time within which the gain of a plan must exceed its cost."""
     min_gain_ratio: float = 0.05
@@ -145,23 +146,32 @@ def guard_moves_in_flight(facts: Facts) -> str | None:
 
 
 def guard_actions_per_minute(facts: Facts) -> str | None:
-    """Refuse more actions within a minute than the cap, urgent ones too: a storm of them never helps."""
-    done = sum(facts.at_s - action.at_s < 60 for action in facts.recent) + facts.refused
+    """Refuse more actions for an executor within a minute than the cap, urgent ones too: a storm of them never helps.
+
+    With many executors a cap for all of them would let those that are ill wait for those that are not.
+    """
+    if _only_shares(facts.plan):
+        return None
+    recent = [action.plan for action in facts.recent if facts.at_s - action.at_s < 60]
+    done = facts.refused + max(
+        (sum(name in one.executors for one in recent) for name in facts.plan.executors),
+        default=sum(not one.executors and not _only_shares(one) for one in recent),
+    )
     cap = facts.guards.max_actions_per_minute
     return f"{counted(done, 'action')} in the last minute, the cap is {cap}" if done >= cap else None
 
 
 def guard_cool_down(facts: Facts) -> str | None:
     """Refuse an action too soon after the last one, or after a change by hand, unless it is urgent."""
-    if facts.urgent:
+    if facts.urgent or _only_shares(facts.plan):
         return None
     if facts.manual_s is not None:
         left_s = facts.manual_s + facts.guards.cool_down_s - facts.at_s
         if left_s > 1e-9:
             return f"cooling down after a change by hand, {left_s:.1f} s left"
-    if not facts.recent:
+    last = next((one for one in reversed(facts.recent) if not _only_shares(one.plan)), None)
+    if last is None:
         return None
-    last = facts.recent[-1]
     left_s = (last.at_s if last.ended_s is None else last.ended_s) + facts.guards.cool_down_s - facts.at_s
     return f"cooling down after decision {last.number}, {left_s:.1f} s left" if left_s > 1e-9 else None
 
@@ -181,11 +191,15 @@ def guard_undoing(facts: Facts) -> str | None:
 
 
 def guard_margin(facts: Facts) -> str | None:
-    """Refuse to give cores back where the latency is predicted to land close to the bound."""
+    """Refuse to give cores back where the latency is predicted to land close to the bound, unless it does so anyway:
+    what others lack is no reason to keep them from it."""
     limit_s = (1 - facts.guards.hysteresis_ratio) * facts.bound_s
     if facts.freed_cores <= 0 or facts.guards.hysteresis_ratio <= 0:
         return None
     if facts.predicted_s is None or facts.predicted_s <= limit_s:
+        return None
+    without_s = facts.without_s or 0.0
+    if without_s > facts.bound_s and facts.predicted_s <= without_s * (1 + facts.guards.min_gain_ratio):
         return None
     return (
         f"with {facts.freed_cores} fewer cores {_ms(facts.predicted_s)} are predicted, "
@@ -330,6 +344,11 @@ def _undoes(facts: Facts, action: Action) -> bool:
         if then.k == now.k and did.k == past.k and bool(np.any(back)):
             return True
     return False
+
+
+def _only_shares(plan: Plan) -> bool:
+    """Whether a plan only splits a bound otherwise, which changes nothing that a guard protects."""
+    return not (plan.executors or plan.add_nodes or plan.release_nodes or plan.passes)
 
 
 def _ms(seconds: float) -> str:

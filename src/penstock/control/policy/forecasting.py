@@ -51,9 +51,17 @@ class Forecast:
         return float(np.add.reduce(self.expected_per_s))
 
     def derive_certain(self, rates: F64, z: float) -> F64:
-        """Return what rates, [scale, group], are at least: the highest lower bound of any scale."""
-        noise = z * np.sqrt(self.index * rates / self.windows_s[:, None])
-        found: F64 = (rates - noise).max(axis=0)
+        """Return what rates, [scale, group], are at least: the highest lower bound of any scale that holds still.
+
+        A slow reading remembers a load that is gone: it counts only where no faster one lies below it by more than noise.
+        """
+        unit = 1.0 / self.windows_s[:, None]
+        noise = z * np.sqrt(self.index * np.maximum(rates, unit) * unit)
+        lower = rates - noise
+        upper = np.minimum.accumulate(rates + noise, axis=0)
+        found: F64 = lower[0]
+        for slow, faster in zip(lower[1:], upper[:-1], strict=True):
+            found = np.where(slow <= faster, np.maximum(found, slow), found)
         return found
 
 

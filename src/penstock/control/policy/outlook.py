@@ -7,7 +7,7 @@ L (M/M/1 with margin, StreamSwitch 4.2); what waits is to be cleared within a gi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,11 +15,48 @@ import numpy.typing as npt
 
 from penstock.control.measure.estimate import ExecutorEstimate
 from penstock.control.measure.sample import F64
+from penstock.control.model.epoch import EpochStation
 from penstock.control.policy.forecasting import Forecast
 from penstock.control.policy.mapping import is_known
 
 OVERFULL_S = 10.0
-"""Seconds of latency that a task twice as full as it may be counts for, beyond its bound: orders what is unbounded."""
+"""Seconds that a task twice as full as it may be counts for, beyond its bound: orders what is unbounded."""
+FULLEST = 0.98
+"""Load past which no queue is predicted to have settled: what it would then come to is never reached."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one operator may take of the SLA."""
+
+    mean_s: float
+    """Mean latency at which what the SLA bounds is just held, waits being exponential."""
+    latency_s: float
+    """Latency that the SLA bounds, in the mean or at its quantile: what a row may wait is measured by it."""
+    measured_s: float | None = None
+    """The same as measured."""
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The epoch model of one executor, as fitted, brought to what is measured."""
+
+    station: EpochStation
+    """Of one task."""
+    epoch_s: float
+    """How long an epoch takes, as measured."""
+    ratio: float = 1.0
+    """Latency in the sense of the SLA, over what the model says: chance makes the busiest task of an epoch busier than
+    its mean, and no quantile of a row that waits for epochs is that of an exponential one."""
+
+    def predict_s(self, k: int, largest_load: float) -> float:
+        """Return the latency on so many tasks, as a mean of exponential ones that the SLA would bound alike."""
+        largest = np.array([min(largest_load, FULLEST)])
+        return self.ratio * replace(self.station, largest_load=largest).latency_s(k)
+
+    def derive_curve_s(self, largest_load: F64) -> F64:
+        """Return the same for 1, 2, ... tasks, given the load of the busiest of so many."""
+        return self.ratio * replace(self.station, largest_load=np.minimum(largest_load, FULLEST)).curve_s
 
 
 @dataclass(frozen=True)
@@ -37,6 +74,8 @@ class Demand:
     """Time in which what waits should be done with, where there are cores for it."""
     bear_ratio: float = 0.0
     """Share of the margin that may be used up."""
+    epochs: Epochs | None = None
+    """Where rows are taken by epochs."""
 
     @property
     def fill(self) -> float:
@@ -123,16 +162,15 @@ def derive_row_s(executor: ExecutorEstimate) -> F64:
     return found
 
 
-def predict_latency_s(demand: Demand, tasks: Tasks) -> float:
-    """Return the latency of the worst task once the time to clear what waits is over.
+def derive_penalty_s(demand: Demand, tasks: Tasks) -> float:
+    """Return how badly the worst task fares once the time to clear what waits is over: it ranks placements.
 
     1 / (μ (1 - ε - ρ)) for a task of load ρ below what it may be filled to, which is the bound there; past it, in
-    proportion to the excess; and what then still waits.
+    proportion to the excess; and what then still waits. No row is that late: what is expected says `predict_latency_s`.
     """
     if not len(tasks.indexes):
         return np.inf
     load = tasks.sum(demand.load)
-    waits = np.maximum(tasks.sum(demand.waiting_s) + (load - 1.0) * demand.clear_s, 0.0)
     fill = 1.0 - demand.margin - 1.0 / (demand.service_per_s * tasks.speed * demand.bound_s)
     free = demand.service_per_s * tasks.speed * (1.0 - demand.margin - load)
     usual = np.where(
@@ -140,7 +178,57 @@ def predict_latency_s(demand: Demand, tasks: Tasks) -> float:
         1.0 / np.maximum(free, 1.0 / demand.bound_s),
         demand.bound_s + OVERFULL_S * (load - fill) / np.maximum(fill, 0.1),
     )
-    return float((usual + waits).max())
+    return float((usual + _derive_left_s(demand, tasks, load)).max())
+
+
+def predict_latency_s(demand: Demand, tasks: Tasks) -> float:
+    """Return the mean latency of the worst task once the time to clear what waits is over.
+
+    1 / (μ (1 - ρ)), or what the epoch model says where it is fitted, and what then still waits.
+    """
+    if not len(tasks.indexes):
+        return np.inf
+    load = tasks.sum(demand.load)
+    left = _derive_left_s(demand, tasks, load)
+    if demand.epochs is not None:
+        return demand.epochs.predict_s(len(tasks.indexes), float(load.max())) + float(left.max())
+    free = demand.service_per_s * tasks.speed * (1.0 - np.minimum(load, FULLEST))
+    return float((1.0 / np.maximum(free, 1e-9) + left).max())
+
+
+def derive_epochs(
+    executor: ExecutorEstimate, forecast: Forecast, tasks: Tasks, row_s: F64, bound: Bound
+) -> Epochs | None:
+    """Return the epoch model of an executor; None where rows are not taken by epochs."""
+    if executor.commit_s is None or executor.processing_s is None or not len(tasks.indexes):
+        return None
+    station = EpochStation(executor.epoch, np.zeros(1), arrival_per_s=forecast.expected_per_s)
+    found = Epochs(station, executor.processing_s + executor.commit_s)
+    said_s = found.predict_s(
+        len(tasks.indexes), float(tasks.sum(forecast.expected_per_s * row_s).max(initial=0.0))
+    )
+    if executor.measured_s is None or not 0 < said_s < np.inf:
+        return found
+    # What waits is counted by itself: it is the length of epochs that corrects the model.
+    longer = found.epoch_s * executor.epoch.c / said_s
+    tail = (
+        max((bound.measured_s or 0.0) / max(executor.measured_s, 1e-9), 1.0) * bound.mean_s / bound.latency_s
+    )
+    return replace(found, ratio=min(max(longer, 0.5), 4.0) * min(tail, 1.0))
+
+
+def derive_always_s(demand: Demand, tasks: Tasks, fullest: float) -> F64:
+    """Return the work that rows of epochs under way are for each task, up to a load of `fullest`: those of the one that
+    goes on, and those that came since it began."""
+    if demand.epochs is None:
+        return np.zeros(len(tasks.indexes))
+    found: F64 = 2.0 * np.minimum(tasks.sum(demand.load), fullest) * demand.epochs.epoch_s
+    return found
+
+
+def _derive_left_s(demand: Demand, tasks: Tasks, load: F64) -> F64:
+    found: F64 = np.maximum(tasks.sum(demand.waiting_s) + (load - 1.0) * demand.clear_s, 0.0)
+    return found
 
 
 def derive_certain_load(forecast: Forecast, tasks: Tasks, row_s: F64, z: float) -> F64:

@@ -8,38 +8,43 @@ is expected is `forecasting`'s, what could be done `treating`'s.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.observed import derive_executor_s
 from penstock.control.plan.plan import Plan
 from penstock.control.policy.coarse import CoarseStep
 from penstock.control.policy.forecasting import Forecast, Forecaster
+from penstock.control.policy.lingering import Holding, Lingering
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, SHARE, check_options
+from penstock.control.policy.outlook import Bound
+from penstock.control.policy.passing import pass_on
 from penstock.control.policy.predicting import Whole
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sharing import BoundSplit
 from penstock.control.policy.shrinking import propose_within
+from penstock.control.policy.studying import Judging, Study, study
+from penstock.control.policy.telling import describe, explain, tell
 from penstock.control.policy.treating import (
     ADD,
     MOVE,
     REMOVE,
-    Judging,
-    Study,
     Treatment,
+    count_for_epochs,
     count_missing,
+    count_missing_for_load,
     find_move,
     find_narrower,
     find_wider,
-    study,
 )
-from penstock.control.policy.wording import count, describe_moves, in_ms, no_change, propose_waiting
+from penstock.control.policy.wording import count, in_ms, no_change, propose_waiting
 from penstock.control.sla import SLA
 
 PATIENCE = 0.1
@@ -56,6 +61,12 @@ class _Finding:
     options: tuple[Option, ...] = ()
     lacking: int = 0
     """Cores that would help and are not there."""
+    stuck: bool = False
+    """Something is wrong that nothing can be done about."""
+
+    @property
+    def told(self) -> bool:
+        return self.stuck or not self.study.calm
 
 
 @dataclass
@@ -68,7 +79,7 @@ class PenstockPolicy:
         horizon_s: how far ahead trend and season are looked at.
         spare: room that must be left, beyond the margin, where cores are given back.
         min_gain: share of the fullest task's load that a plan must take off it where nothing cures.
-        actions_per_minute: most plans in any minute; of these half may be other than urgent.
+        actions_per_minute: most plans for an executor in any minute; of these half may be other than urgent.
         idle_node_s: time without a task after which a node is given back.
         split: how an end-to-end bound is split between operators.
         coarse: splits and merges of executors, where nothing more pressing is to be done.
@@ -88,9 +99,11 @@ class PenstockPolicy:
     """What predicts the latencies it names."""
     _forecasters: dict[str, Forecaster] = field(default_factory=dict)
     _negotiator: Negotiator = field(init=False)
-    _acted_s: deque[tuple[float, bool]] = field(default_factory=deque)
-    """When plans were made in the last minute, and whether they were urgent."""
+    _acted_s: deque[tuple[float, bool, frozenset[str]]] = field(default_factory=deque)
+    """When plans were made in the last minute, whether they were urgent, and which executors they were about."""
     _widened_s: dict[str, float] = field(default_factory=dict)
+    _holding: Holding = field(default_factory=Holding)
+    _lingering: Lingering = field(default_factory=Lingering)
     _patient_s: dict[str, float] = field(default_factory=dict)
     """Until when an executor that nothing can be done for is left alone: looking costs more than it finds."""
 
@@ -121,7 +134,7 @@ class PenstockPolicy:
         if within is None:
             return price(self._decide(now, sla, limits), now, sla, limits)
         self._look_ahead(now)
-        self._acted_s.append((now.at_s, True))
+        self._acted_s.append((now.at_s, True, frozenset(now.executors)))
         return within
 
     def _decide(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
@@ -130,21 +143,16 @@ class PenstockPolicy:
         if waiting is not None:
             return waiting
         self._negotiator.look(now)
+        forecasts = pass_on(now, forecasts)
         shares = self.split.shares(now, sla)
         shifted = self.split.learn(now, sla, shares)
+        free = derive_free_cores(now, limits)
         studies = [
-            study(
-                now.executors[name],
-                forecast,
-                self._bound_s(now, name, sla, shares),
-                self._judging,
-                limits.move_bytes_per_s,
-            )
+            self._study(now, name, forecast, _derive_bound(now, name, sla, shares), limits, free.usable)
             for name, forecast in forecasts.items()
             if now.executors[name].k
         ]
-        free = derive_free_cores(now, limits)
-        studies.sort(key=lambda one: (one.calm, -float(one.waits_s.max(initial=0.0)), one.name))
+        studies.sort(key=lambda one: (one.calm, -one.longest_s, one.name))
         findings = self._treat_all(now, studies, free)
         found = self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
         return self.coarse.propose(now, limits, found.plan is None) or found
@@ -159,16 +167,27 @@ class PenstockPolicy:
             for name, one in self._forecasters.items()
         }
 
-    def _bound_s(self, now: Estimate, name: str, sla: SLA, shares: Mapping[str, float]) -> float:
-        return sla.latency * shares[now.executors[name].operator] / tail_factor(sla)
+    def _study(
+        self, now: Estimate, name: str, forecast: Forecast, bound: Bound, limits: Limits, spare_cores: int
+    ) -> Study:
+        one = study(now.executors[name], forecast, bound, self._judging, limits.move_bytes_per_s, spare_cores)
+        lingers, late = self._lingering.take(now.at_s, one, self._judging.panic_ratio)
+        if lingers:
+            self._holding.note(name, now.at_s)
+        self._holding.look(name, now.at_s, one.executor.k)
+        return replace(one, severe=True, late=late, rising=False) if lingers else replace(one, late=late)
 
     def _treat_all(self, now: Estimate, studies: list[Study], free: FreeCores) -> list[_Finding]:
-        """Treat one executor after the other; where cores are short, each is offered its share of the free ones."""
-        missing = [0 if one.calm or one.demand.fill <= 0 else count_missing(one) for one in studies]
+        """Treat one executor after the other; where cores are short, each is offered its share of the free ones.
+
+        What the load of any of them needs goes before what would clear a backlog sooner.
+        """
+        ill = [not one.calm and one.demand.fill > 0 for one in studies]
+        needed = [count_missing_for_load(one) if bad else 0 for one, bad in zip(studies, ill, strict=True)]
+        wanted = [count_missing(one) if bad else 0 for one, bad in zip(studies, ill, strict=True)]
         findings = []
         for at, one in enumerate(studies):
-            offered = free.offer(missing[at], sum(missing[at + 1 :]))
-            found = self._treat(now, one, offered)
+            found = self._treat(now, one, _offer(free, needed[at:], wanted[at:], len(studies)))
             findings.append(found)
             if found.treatment is not None and found.treatment.kind == ADD:
                 for index, node in found.treatment.plan.tasks.items():
@@ -185,10 +204,13 @@ class PenstockPolicy:
                 f"nothing can help: a row alone takes {in_ms(need)} of a bound of {in_ms(one.demand.bound_s)}"
             )
             return _Finding(one, why_not=why)
+        if one.calm and one.late:
+            return self._shorten(now, one, free)
         if one.calm:
-            return self._save(now, one)
+            found = self._save(now, one)
+            return replace(found, why_not=explain(one, free), stuck=True) if one.stuck else found
         if now.at_s < self._patient_s.get(one.name, -np.inf) and not free.usable:
-            return _Finding(one, why_not=_explain(one, free))
+            return _Finding(one, why_not=explain(one, free))
         found = self._cure(one, free)
         self._patient_s.pop(one.name, None)
         if found.treatment is None or not found.treatment.healthy:
@@ -206,26 +228,48 @@ class PenstockPolicy:
             options.append(Option(MOVE, moved.predicted_s, moved.cost_s, moved.healthy))
             if moved.moved and moved.healthy:
                 return _Finding(one, moved, options=tuple(options))
-        wider = find_wider(one, free, missing)
+        # Where a hot shard is what is wrong, one more core would only be one more.
+        wider = find_wider(one, free, missing) if missing or not one.hot.any() else None
         lacking = max(missing - free.usable, 0)
         if wider is not None:
             options.append(Option(ADD, wider.predicted_s, wider.cost_s, wider.healthy))
         best = wider or moved
         if best is not None and best.moved:
             # Pressures compare on the same tasks only: more of them are asked to clear what waits sooner.
-            gain = best.predicted_s / one.predicted_s if best is wider else best.pressure / before
+            gain = best.penalty_s / one.penalty_s if best is wider else best.pressure / before
             if gain < 1.0 - self.min_gain or one.strayed or (best is wider and best.healthy):
                 return _Finding(one, best, options=tuple(options), lacking=lacking)
-        return _Finding(one, why_not=_explain(one, free), options=tuple(options), lacking=lacking)
+        return _Finding(one, why_not=explain(one, free), options=tuple(options), lacking=lacking)
+
+    def _shorten(self, now: Estimate, one: Study, free: FreeCores) -> _Finding:
+        """Add the cores that make epochs short enough, where any number does."""
+        epochs, shards = one.demand.epochs, int(np.count_nonzero(one.executor.task_of >= 0))
+        assert epochs is not None
+        more = count_for_epochs(one, shards - len(one.tasks.indexes))
+        if more is None or now.at_s < self._holding.until_s(one.name):
+            why = (
+                f"nothing can help: an epoch takes {in_ms(epochs.epoch_s)} of a bound of {in_ms(one.bound.latency_s)},"
+                f" {'whatever the number of tasks' if more is None else 'and more tasks did not help'}"
+            )
+            return _Finding(one, why_not=why, stuck=True)
+        lacking = max(more - free.usable, 0)
+        wider = find_wider(one, free, more) if not lacking else None
+        if wider is None:
+            why = (
+                f"nothing can help within the cores there are: epochs short enough need {more} more"
+                f" {'task' if more == 1 else 'tasks'} and {free.usable} can be had"
+            )
+            return _Finding(one, why_not=why, lacking=lacking, stuck=True)
+        return _Finding(one, wider, options=(Option(ADD, wider.predicted_s, wider.cost_s, wider.healthy),))
 
     def _save(self, now: Estimate, one: Study) -> _Finding:
         """Give back cores that the highest load of late does not need."""
         since_s = self._widened_s.get(one.name, -np.inf)
-        if float(one.waits_s.max(initial=0.0)) > self._judging.alert_ratio * one.demand.bound_s:
+        if one.longest_s > self._judging.alert_ratio * one.bound.latency_s:
             return _Finding(one, why_not="rows wait a little")
-        if now.at_s < since_s + self.keep_s:
+        if now.at_s < max(since_s + self.keep_s, self._holding.until_s(one.name)):
             return _Finding(one, why_not="cores were added a short while ago")
-        if len(one.tasks.indexes) < 2 or not self._may_act(now.at_s, urgent=False):
+        if len(one.tasks.indexes) < 2 or not self._may_act(now.at_s, one.name, urgent=False):
             return _Finding(one, why_not="healthy")
         if now.at_s < self._patient_s.get(one.name, -np.inf):
             return _Finding(one, why_not="healthy, and every core is needed")
@@ -235,12 +279,13 @@ class PenstockPolicy:
             return _Finding(one, why_not="healthy, and every core is needed")
         return _Finding(one, fewer, options=(Option(REMOVE, fewer.predicted_s, fewer.cost_s),))
 
-    def _may_act(self, at_s: float, *, urgent: bool) -> bool:
+    def _may_act(self, at_s: float, name: str, *, urgent: bool) -> bool:
+        """Return whether an executor has had fewer plans in the last minute than are enough; others do not count."""
         while self._acted_s and self._acted_s[0][0] <= at_s - 60.0:
             self._acted_s.popleft()
-        calm = sum(not was_urgent for _, was_urgent in self._acted_s)
-        within = urgent or calm < max(self.actions_per_minute // 2, 1)
-        return within and len(self._acted_s) < self.actions_per_minute
+        found = [was_urgent for _, was_urgent, names in self._acted_s if name in names]
+        within = urgent or found.count(False) < max(self.actions_per_minute // 2, 1)
+        return within and len(found) < self.actions_per_minute
 
     # -- all of them --------------------------------------------------------------------------------------------------
 
@@ -252,21 +297,23 @@ class PenstockPolicy:
         if urgent:
             treated = [found for found in treated if not found.study.calm]
         lacking = sum(found.lacking for found in findings)
-        told = treated or [found for found in findings if not found.study.calm] or findings[:1]
-        symptom = "; ".join(_describe(found.study) for found in told)
+        told = treated or [found for found in findings if found.told] or findings[:1]
+        symptom = "; ".join(describe(found.study) for found in told)
         whole = Whole(now, sla)
         before_s = {found.study.name: found.study.predicted_s for found in findings}
         options = whole.derive_options(before_s, ((found.study.name, found.options) for found in told))
-        if treated and not self._may_act(now.at_s, urgent=urgent):
-            why = f"{len(self._acted_s)} actions in the last minute are enough"
+        allowed = [f for f in treated if self._may_act(now.at_s, f.study.name, urgent=urgent)]
+        if treated and not allowed:
+            why = f"{self.actions_per_minute} actions in the last minute are enough"
             return no_change(symptom, why, options, options[0].predicted_s)
+        treated = allowed
         add = self._negotiator.ask(now, limits, lacking)
         release = () if treated or lacking else self._negotiator.release(now, limits)
         plan = Plan({f.study.name: f.treatment.plan for f in treated if f.treatment}, add, release, shares)
         if plan.changes_nothing:
             why = "; ".join(found.why_not for found in told)
             return no_change(symptom, why, options, options[0].predicted_s)
-        actions = [_tell(found) for found in treated]
+        actions = [tell(f.study, f.treatment) for f in treated if f.treatment]
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
         actions += (
@@ -280,55 +327,38 @@ class PenstockPolicy:
         )
 
     def _remember(self, at_s: float, treated: list[_Finding], urgent: bool) -> None:
-        self._acted_s.append((at_s, urgent))
+        self._acted_s.append((at_s, urgent, frozenset(found.study.name for found in treated)))
         for found in treated:
-            if found.treatment is not None and found.treatment.kind == ADD:
-                self._widened_s[found.study.name] = at_s
+            name, kind = found.study.name, found.treatment.kind if found.treatment is not None else MOVE
+            self._holding.forget(name)
+            if kind == ADD:
+                self._widened_s[name] = at_s
+                if found.study.late:
+                    self._holding.note(name, at_s)
+            elif kind == REMOVE:
+                self._holding.expect(name, found.study.executor.k)
+
+
+def _derive_bound(now: Estimate, name: str, sla: SLA, shares: Mapping[str, float]) -> Bound:
+    latency_s = sla.latency * shares[now.executors[name].operator]
+    measured_s = derive_executor_s(now.executors[name], sla)
+    return Bound(latency_s / tail_factor(sla), latency_s, measured_s)
+
+
+def _offer(free: FreeCores, needed: Sequence[int], wanted: Sequence[int], executors: int) -> FreeCores:
+    """Return what the first of several may take.
+
+    For what waits it has its share of the cores that no load needs: what it clears sooner, others get sooner.
+    """
+    lacking = [max(one, 0) for one in needed]
+    left = free.usable - sum(lacking)
+    if left < 0:
+        return free.offer(lacking[0], sum(lacking[1:]))
+    if wanted[0] > lacking[0] and executors > 1:
+        left = max(max(left // executors, min(left, 1)) + min(needed[0], 0), 0)
+    return FreeCores(lacking[0] + left, dict(free.by_node), free.speed)
 
 
 def _pressure(one: Study) -> float:
     weights = one.demand.derive_weights(float(one.tasks.speed.sum()))
     return float(one.tasks.sum(weights).max(initial=0.0))
-
-
-def _describe(one: Study) -> str:
-    worst = one.worst
-    load = one.tasks.sum(one.demand.load)
-    total = max(float((load * one.tasks.speed).sum()), 1e-12)
-    state = "rising" if one.rising else "in trouble" if one.severe else "healthy"
-    return (
-        f"{one.name} {state}: {one.forecast.total_per_s:.0f} rows/s, waits up to {in_ms(float(one.waits_s.max()))},"
-        f" bound {in_ms(one.demand.bound_s)}: task {one.tasks.indexes[worst]} holds"
-        f" {load[worst] * one.tasks.speed[worst] / total:.0%} of load and is filled to {load[worst]:.0%}"
-    )
-
-
-def _tell(found: _Finding) -> str:
-    done, before = found.treatment, len(found.study.tasks.indexes)
-    assert done is not None
-    moved = describe_moves(found.study.executor.task_of, done.plan.task_of)
-    if done.kind == MOVE:
-        return f"{found.study.name}: {moved}"
-    return f"{found.study.name}: from {before} to {count(done.plan.k, 'task')}, {moved}"
-
-
-def _explain(one: Study, free: FreeCores) -> str:
-    """Say why nothing can be done: one hot shard, or too few cores."""
-    load = np.where(one.executor.task_of >= 0, one.demand.load, 0.0)
-    hottest, total = int(load.argmax()), max(float(load.sum()), 1e-12)
-    if load[hottest] > one.demand.fill * float(one.tasks.speed.max()):
-        return (
-            f"nothing can help: one shard, which no move can divide, is {load[hottest] / total:.0%} of the load:"
-            f" shard {hottest} of {one.name}"
-        )
-    tasks, speed = len(one.tasks.indexes) + free.usable, float(one.tasks.speed.mean())
-    needed = total / max(one.demand.fill * speed, 1e-9)
-    if needed > tasks:
-        return (
-            f"nothing can help within the cores there are: {one.forecast.total_per_s:.0f} rows/s need"
-            f" {np.ceil(needed):.0f} tasks and there are {tasks}"
-        )
-    clear_s = one.demand.derive_clear_s(tasks * speed)
-    if one.demand.waiting_s.any() and not free.usable:
-        return f"every core is at work on what waits, which takes {clear_s:.0f} s more"
-    return "no move of shards helps"

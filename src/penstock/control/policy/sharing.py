@@ -6,14 +6,17 @@ equal; it is found by measuring them and shifting bound from the operator that d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.observed import derive_executor_s
 from penstock.control.policy.ordering import derive_longest, derive_operators, derive_stations, derive_visits
 from penstock.control.sla import OPERATOR, SLA
+
+LEAST_TURNS = 5
+"""Turns that an interval must have: fewer say nothing of a success."""
 
 
 @dataclass
@@ -25,12 +28,12 @@ class BoundSplit:
     step: float = 1.05
     """Factor by which a share grows or shrinks at once."""
     tolerance: float = 0.01
-    """Difference of successes that is taken for equal."""
+    """Difference of successes that is taken for equal, however many turns were counted."""
     least: float = 0.1
     """Smallest weight, as a share of an even one."""
     weights: dict[str, float] = field(default_factory=dict)
-    _met: dict[str, float] = field(default_factory=dict)
-    _seen: dict[str, float] = field(default_factory=dict)
+    _met: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, int] = field(default_factory=dict)
     _since_s: float | None = None
 
     def shares(self, now: Estimate, sla: SLA) -> dict[str, float]:
@@ -47,31 +50,51 @@ class BoundSplit:
         return {name: self.weights[name] / through[name] for name in operators}
 
     def learn(self, now: Estimate, sla: SLA, shares: Mapping[str, float]) -> bool:
-        """Count which shards meet their operator's share; at the end of an interval, shift. Return whether it did."""
+        """Count which operators meet their share by the latency measured; at the end of an interval, shift. Return whether
+        it did.
+
+        What counters tell of a latency is off by up to a turn, which is more than a share may be.
+        """
         if sla.scope == OPERATOR or len(shares) < 2:
             return False
-        for executor in now.executors.values():
-            known = np.isfinite(executor.latency_s) & (executor.task_of >= 0)
-            met = np.count_nonzero(executor.latency_s[known] <= shares[executor.operator] * sla.latency)
-            self._met[executor.operator] = self._met.get(executor.operator, 0.0) + met
-            self._seen[executor.operator] = self._seen.get(executor.operator, 0.0) + np.count_nonzero(known)
         self._since_s = now.at_s if self._since_s is None else self._since_s
+        self._count(now, sla, shares)
         if now.at_s - self._since_s < self.interval_s:
             return False
-        success = {
-            name: self._met.get(name, 0.0) / seen
-            for name, seen in self._seen.items()
-            if seen and name in shares
-        }
+        met, seen = self._met, self._seen
         self._met, self._seen, self._since_s = {}, {}, now.at_s
-        return self._shift(success)
-
-    def _shift(self, success: Mapping[str, float]) -> bool:
-        if len(success) < 2:
+        known = {name: turns for name, turns in seen.items() if turns >= LEAST_TURNS and name in shares}
+        if len(known) < 2:
             return False
+        before = dict(self.weights)
+        success = {name: met[name] / turns for name, turns in known.items()}
+        if not self._shift(success, min(known.values())):
+            return False
+        then = self.shares(now, sla)
+        if all(math.isclose(then[name], share, rel_tol=1e-6) for name, share in shares.items()):
+            self.weights = (
+                before  # the two lie on no common path: what one gives up is of no use to the other
+            )
+            return False
+        return True
+
+    def _count(self, now: Estimate, sla: SLA, shares: Mapping[str, float]) -> None:
+        latency_s: dict[str, float] = {}
+        for executor in now.executors.values():
+            one_s = derive_executor_s(executor, sla)
+            if one_s is not None:
+                latency_s[executor.operator] = max(latency_s.get(executor.operator, 0.0), one_s)
+        for name, one_s in latency_s.items():
+            self._seen[name] = self._seen.get(name, 0) + 1
+            self._met[name] = self._met.get(name, 0) + (one_s <= shares[name] * sla.latency)
+
+    def _shift(self, success: Mapping[str, float], turns: int) -> bool:
         worst = min(sorted(success), key=lambda name: success[name])
         best = max(sorted(success), key=lambda name: success[name])
-        if success[best] - success[worst] <= self.tolerance or self.weights[best] / self.step < self.least:
+        noise = 1.0 / math.sqrt(turns)
+        if success[best] - success[worst] <= max(self.tolerance, noise):
+            return False
+        if self.weights[best] / self.step < self.least:
             return False
         self.weights[best] /= self.step
         self.weights[worst] *= self.step

@@ -1,7 +1,7 @@
 """What can be done for one elastic executor, cheapest first: move shards, add cores, give cores back.
 
-A `Study` is what is known and expected of it; a `Treatment` the placement that something leads to, with the latency
-predicted and what it costs. Pure functions; when to treat and whether a plan may be made is the policy's business.
+A `Treatment` is the placement that something leads to, with the latency predicted and what it costs. Pure functions; when
+to treat and whether a plan may be made is the policy's business.
 """
 
 from __future__ import annotations
@@ -13,23 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.control.measure.estimate import ExecutorEstimate
 from penstock.control.measure.sample import F64
-from penstock.control.plan.placing import Placement, plan_executor
+from penstock.control.plan.placing import plan_executor
 from penstock.control.plan.plan import ExecutorPlan
 from penstock.control.plan.shards import Shards
-from penstock.control.policy.forecasting import Forecast
 from penstock.control.policy.negotiation import FreeCores
-from penstock.control.policy.outlook import (
-    Demand,
-    Tasks,
-    derive_certain_load,
-    derive_row_s,
-    derive_speeds,
-    derive_tasks,
-    predict_latency_s,
-)
+from penstock.control.policy.outlook import Demand, derive_penalty_s, derive_tasks, predict_latency_s
 from penstock.control.policy.pricing import derive_delay, derive_held_s
+from penstock.control.policy.studying import Study
 
 MOVE, ADD, REMOVE = "move shards", "add cores", "remove cores"
 
@@ -38,68 +29,10 @@ EVEN = 1.05
 ROOM = 0.92
 """How full a task may be after a treatment, as a share of what is healthy: not every small change asks for the next."""
 UNEVEN = 1.5
+LATE_ROOM, SPARE_ROOM = 0.8, 0.6
+"""Share of the bound that epochs may take where cores are added for their sake, and where cores are given back."""
 HEALTHY = 1.02
 """Weight up to which a task counts as healthy: two in a hundred is noise."""
-
-
-@dataclass(frozen=True)
-class Judging:
-    """When a task is in trouble."""
-
-    margin: float = 0.2
-    bear_ratio: float = 0.5
-    """Share of the margin that may be used up before a task counts as too full: what is added is not given back at
-    the next small change."""
-    alert_ratio: float = 0.3
-    """Share of the bound that a row may have to wait: beyond it a task that is too full is in trouble."""
-    panic_ratio: float = 0.5
-    """Share of the bound from which on waiting alone is trouble."""
-    clear_ratio: float = 1.0
-    """What waits should be done with in this share of the bound."""
-    z: float = 4.0
-    """Deviations of noise that a load must be over the limit."""
-
-
-@dataclass(frozen=True)
-class Study:
-    """One executor: what it has to do, what it is headed for, and where the trouble is."""
-
-    executor: ExecutorEstimate
-    forecast: Forecast
-    speeds: Mapping[int, float]
-    tasks: Tasks
-    demand: Demand
-    waits_s: F64
-    """By task: how long a row that comes now has to wait."""
-    certain: F64
-    """By task: its load, as far as noise does not explain it."""
-    severe: bool
-    """A task breaks the bound, or is about to."""
-    rising: bool
-    """Trend or season lead to so much more than the tasks can do that rows will wait; nothing is wrong yet."""
-    strayed: bool
-    """Shards have no task."""
-    move_bytes_per_s: float = 100e6
-    """How fast state is copied to another node."""
-
-    @property
-    def name(self) -> str:
-        return self.executor.name
-
-    @property
-    def calm(self) -> bool:
-        return not (self.severe or self.rising or self.strayed)
-
-    @property
-    def predicted_s(self) -> float:
-        """Latency if nothing is done: none is ever reached for shards without a task."""
-        return math.inf if self.strayed else predict_latency_s(self.demand, self.tasks)
-
-    @property
-    def worst(self) -> int:
-        """Position of the task that is worst off."""
-        weights = self.demand.derive_weights(float(self.tasks.speed.sum()))
-        return int(np.argmax(self.tasks.sum(weights)))
 
 
 @dataclass(frozen=True)
@@ -112,59 +45,14 @@ class Treatment:
     pressure: float
     """Weight of the fullest task: healthy up to 1."""
     predicted_s: float
+    penalty_s: float
+    """What placements are ranked by."""
     cost_s: float
     """Row-seconds of delay by moves, for each row a second of the executor."""
 
     @property
     def healthy(self) -> bool:
         return self.pressure <= HEALTHY
-
-
-def study(
-    executor: ExecutorEstimate,
-    forecast: Forecast,
-    bound_s: float,
-    judging: Judging,
-    move_bytes_per_s: float = 100e6,
-) -> Study:
-    """Look at one executor."""
-    speeds, row_s = derive_speeds(executor), derive_row_s(executor)
-    tasks = derive_tasks(executor.task_of, {task.index: task.node for task in executor.tasks}, speeds)
-    strayed = bool(np.any((executor.task_of >= 0) & (tasks.at < 0)))
-    waiting = np.where(executor.task_of >= 0, executor.backlog_rows * row_s, 0.0)
-    waits_s = tasks.sum(waiting)
-    alert_s = judging.alert_ratio * bound_s
-    beyond = np.maximum(1.0 - alert_s / np.maximum(waits_s, 1e-12), 0.0)
-    ahead = forecast.ahead_per_s / max(forecast.total_per_s, 1e-12)
-    demand = Demand(
-        forecast.expected_per_s * row_s * max(ahead, 1.0),
-        waiting * np.where(tasks.at >= 0, beyond[tasks.at], 1.0),
-        bound_s,
-        executor.service_per_s,
-        judging.margin,
-        bound_s * judging.clear_ratio,
-        judging.bear_ratio / 2,
-    )
-    certain = derive_certain_load(forecast, tasks, row_s, judging.z)
-    full = demand.fill + judging.margin * judging.bear_ratio / 2
-    pressed = (certain > full) & (waits_s > alert_s)
-    swamped = float((certain * tasks.speed).sum()) > float(tasks.speed.sum())
-    severe = bool(pressed.any() or (waits_s > judging.panic_ratio * bound_s).any() or swamped)
-    excess = float(demand.load.sum() / max(tasks.speed.sum(), 1e-9)) - 1.0
-    rising = ahead > 1.0 and excess * forecast.horizon_s > alert_s
-    return Study(
-        executor,
-        forecast,
-        speeds,
-        tasks,
-        demand,
-        waits_s,
-        certain,
-        severe,
-        rising and not severe,
-        strayed,
-        move_bytes_per_s,
-    )
 
 
 def find_move(one: Study) -> Treatment:
@@ -174,8 +62,28 @@ def find_move(one: Study) -> Treatment:
 
 def count_missing(one: Study) -> int:
     """Return how many tasks of mean speed are missing for what is expected."""
+    return max(_count_missing(one, one.demand), 0)
+
+
+def count_missing_for_load(one: Study) -> int:
+    """Return how many are missing for what comes, leaving aside what waits; below zero where there are more."""
+    return _count_missing(one, replace(one.demand, waiting_s=np.zeros(len(one.demand.load))))
+
+
+def _count_missing(one: Study, demand: Demand) -> int:
     mean = float(one.tasks.speed.mean())
-    return max(math.ceil(one.demand.derive_speed() / max(mean, 1e-9) - 1e-9) - len(one.tasks.indexes), 0)
+    return math.ceil(demand.derive_speed() / max(mean, 1e-9) - 1e-9) - len(one.tasks.indexes)
+
+
+def count_for_epochs(one: Study, most: int) -> int | None:
+    """Return how many more tasks make epochs short enough, up to so many; None where none do."""
+    epochs, held = one.demand.epochs, len(one.tasks.indexes)
+    assert epochs is not None
+    mean = max(float(one.tasks.speed.mean()), 1e-9)
+    total, heaviest = float(one.demand.load.sum()) / mean, float(one.demand.load.max(initial=0.0)) / mean
+    curve_s = epochs.derive_curve_s(np.maximum(total / np.arange(1, held + most + 1), heaviest))
+    enough = np.flatnonzero(curve_s[held:] <= LATE_ROOM * one.bound.mean_s)
+    return int(enough[0]) + 1 if len(enough) else None
 
 
 def find_wider(one: Study, free: FreeCores, missing: int) -> Treatment | None:
@@ -200,6 +108,9 @@ def find_narrower(one: Study, spare: float) -> Treatment | None:
     most = replace(
         one.demand, load=load * max(held, 1.0) * (1.0 + spare), waiting_s=np.zeros(len(load)), bear_ratio=0.0
     )
+    if one.hot.any():
+        whole = most.fill * float(one.tasks.speed.max())
+        most = replace(most, load=np.where(one.hot, np.minimum(most.load, whole), most.load))
     size, mean = len(one.tasks.indexes), float(one.tasks.speed.mean())
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)
     for wanted in range(least, size):
@@ -207,7 +118,9 @@ def find_narrower(one: Study, spare: float) -> Treatment | None:
         found = _deal(one, REMOVE, cores, {}, most)
         if found.pressure <= 1.0:
             after = derive_tasks(found.plan.task_of, found.plan.tasks, one.speeds)
-            return replace(found, predicted_s=predict_latency_s(one.demand, after))
+            predicted_s = predict_latency_s(one.demand, after)
+            if most.epochs is None or predicted_s <= SPARE_ROOM * one.bound.mean_s:
+                return replace(found, predicted_s=predicted_s)
     return None
 
 
@@ -255,25 +168,42 @@ def _deal(
         one.name, weights, one.executor.task_of, {task.index: task.node for task in one.executor.tasks},
         one.executor.state_bytes, one.speeds,
     )  # fmt: skip
-    placed = plan_executor(shards, cores, by_node, theta)
-    speeds = {
-        index: one.speeds.get(index, by_node.get(node, 1.0)) for index, node in placed.plan.tasks.items()
-    }
-    after = derive_tasks(placed.plan.task_of, placed.plan.tasks, speeds)
+    plan = plan_executor(shards, cores, by_node, theta).plan
+    speeds = {index: one.speeds.get(index, by_node.get(node, 1.0)) for index, node in plan.tasks.items()}
+    if one.hot.any():
+        plan = _set_apart(one, plan, weights, speeds)
+    after = derive_tasks(plan.task_of, plan.tasks, speeds)
     return Treatment(
         kind,
-        placed.plan,
-        len(placed.balance.moves),
+        plan,
+        int(np.count_nonzero(plan.task_of != one.executor.task_of)),
         float(after.sum(weights).max(initial=0.0)),
         predict_latency_s(demand, after),
-        _cost_s(one, placed),
+        derive_penalty_s(demand, after),
+        _cost_s(one, plan),
     )
 
 
-def _cost_s(one: Study, placed: Placement) -> float:
+def _set_apart(one: Study, plan: ExecutorPlan, weights: F64, speeds: Mapping[int, float]) -> ExecutorPlan:
+    """Return a plan in which nothing waits behind a hot shard, where there are tasks without one."""
+    task_of = plan.task_of.copy()
+    avoid = {int(index) for index in task_of[one.hot]}
+    rest = [index for index in sorted(plan.tasks) if index not in avoid]
+    if not rest:
+        return plan
+    loads = {index: float(weights[task_of == index].sum()) / speeds[index] for index in rest}
+    beside = np.flatnonzero(np.isin(task_of, sorted(avoid)) & ~one.hot)
+    for shard in beside[np.argsort(-weights[beside], kind="stable")]:
+        index = min(rest, key=lambda name: loads[name] + float(weights[shard]) / speeds[name])
+        loads[index] += float(weights[shard]) / speeds[index]
+        task_of[shard] = index
+    return replace(plan, task_of=task_of)
+
+
+def _cost_s(one: Study, plan: ExecutorPlan) -> float:
     """Return the delay that the moves of a placement cause, for each row a second of the executor."""
-    if not placed.balance.moves:
+    if np.array_equal(plan.task_of, one.executor.task_of):
         return 0.0
     rate = np.where(one.executor.task_of >= 0, one.forecast.expected_per_s, 0.0)
-    held_s = derive_held_s(one.executor, placed.plan, one.move_bytes_per_s)
+    held_s = derive_held_s(one.executor, plan, one.move_bytes_per_s)
     return derive_delay(rate, held_s) / max(float(rate.sum()), 1e-12)

@@ -60,6 +60,7 @@ def test_rates_loads_and_service_are_those_of_the_plane(smoothing: Windowed | We
     assert match.tasks[0].useful_ratio == pytest.approx(0.55, abs=0.15)
     assert match.scv_arrival == pytest.approx(1.0, abs=0.6)
     assert match.scv_service == pytest.approx(0.0, abs=1e-9)
+    assert match.done_per_s == pytest.approx(150.0, rel=0.35)
 
 
 def test_the_load_of_an_overloaded_task_is_what_arrives_not_what_it_manages() -> None:
@@ -68,6 +69,7 @@ def test_the_load_of_an_overloaded_task_is_what_arrives_not_what_it_manages() ->
     assert match.task_loads()[0] == pytest.approx(2.5, rel=0.1)
     assert match.backlog_rows[0] > 2000
     assert match.latency_s[0] > 2.0
+    assert match.done_per_s == pytest.approx(200.0)
 
 
 @settings(max_examples=60, deadline=None)

@@ -44,6 +44,8 @@ SETTINGS = Guards(
     cool_down_s=5, hysteresis_s=30, max_moves_in_flight=2, max_actions_per_minute=2, payback_s=10
 )
 
+SHIFT = Plan(sla_shares={"match": 0.4})
+
 TABLE: list[tuple[g.Guard, str, Facts, str | None]] = [
     (g.guard_moves_in_flight, "nothing is on the move", facts(THREE), None),
     (g.guard_moves_in_flight, "moves under way and too many more",
@@ -57,7 +59,15 @@ TABLE: list[tuple[g.Guard, str, Facts, str | None]] = [
      facts(urgent=True, recent=(action(TWO, ONE), action(TWO, ONE))), "2 actions in the last minute, the cap is 2"),
     (g.guard_actions_per_minute, "two, one of them long ago",
      facts(recent=(action(TWO, ONE, 30.0), action(TWO, ONE))), None),
+    (g.guard_actions_per_minute, "two, of other executors",
+     facts(recent=tuple(replace(action(TWO, ONE), plan=Plan({"sort": ONE})) for _ in range(2))), None),
+    (g.guard_actions_per_minute, "two, and a plan that splits a bound otherwise",
+     replace(facts(recent=(action(TWO, ONE), action(TWO, ONE))), plan=SHIFT), None),
     (g.guard_cool_down, "no action yet", facts(), None),
+    (g.guard_cool_down, "a bound split otherwise a moment ago",
+     facts(recent=(replace(action(TWO, ONE, 99.0), before={}, plan=SHIFT),)), None),
+    (g.guard_cool_down, "a bound to split otherwise, too soon",
+     replace(facts(recent=(action(TWO, ONE, 97.0),)), plan=SHIFT), None),
     (g.guard_cool_down, "too soon", facts(recent=(action(TWO, ONE, 97.0),)), "cooling down after decision 7, 2.0 s left"),
     (g.guard_cool_down, "too soon after it was carried out", facts(recent=(action(TWO, ONE, ended_s=96.0),)),
      "cooling down after decision 7, 1.0 s left"),
@@ -77,6 +87,10 @@ TABLE: list[tuple[g.Guard, str, Facts, str | None]] = [
     (g.guard_margin, "fewer cores, far under the bound", facts(ONE, predicted_s=0.3), None),
     (g.guard_margin, "fewer cores, close to the bound", facts(ONE, predicted_s=0.47),
      "with 1 fewer cores 470 ms are predicted, more than 450 ms of a bound of 500 ms"),
+    (g.guard_margin, "fewer cores, while others are far over the bound anyway",
+     facts(ONE, predicted_s=2.01, without_s=2.0), None),
+    (g.guard_margin, "fewer cores, which makes it worse", facts(ONE, predicted_s=2.5, without_s=2.0),
+     "with 1 fewer cores 2.5e+03 ms are predicted, more than 450 ms of a bound of 500 ms"),
     (g.guard_margin, "more cores, close to the bound", facts(THREE, predicted_s=0.47), None),
     (g.guard_margin, "fewer cores, nothing predicted", facts(ONE), None),
     (g.guard_gain, "nothing predicted", facts(), None),

@@ -107,3 +107,13 @@ def test_a_peak_that_has_begun_is_forecast_no_higher_than_it_was() -> None:
     assert forecaster.seasons.period_s == 600.0
     late = [one.ahead_per_s for one in found[1800:]]
     assert 490 < max(late) < 1.3 * 500.0  # two of its peaks, their beginnings among them
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_load_that_is_gone_is_not_certain_for_long(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    high, low = np.full(32, 120.0), np.full(32, 12.0)
+    found = feed(Forecaster(), np.vstack([noisy(random, high, 600), noisy(random, low, 300)]))
+    certain = [float(one.derive_certain(one.readings.sum(axis=1)[:, None], 4.0)[0]) for one in found]
+    assert min(certain[300:600]) > 0.8 * high.sum()
+    assert max(certain[640:]) < 1.25 * low.sum()
