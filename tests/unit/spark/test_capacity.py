@@ -56,9 +56,9 @@ def test_giving_a_drained_node_back_costs_no_lease_on_the_others(office: Office)
 
 def test_leases_on_a_drained_node_take_nothing_from_those_that_replace_them(office: Office) -> None:
     told: list[int] = []
-    placing = SimpleNamespace(serving=SimpleNamespace(avoid={"0", "1"}))
+    serving = SimpleNamespace(avoid={"0", "1"})
     shell: Any = SimpleNamespace(
-        engine=SimpleNamespace(placing=placing), hub=SimpleNamespace(post=lambda call: call())
+        engine=SimpleNamespace(serving=serving), hub=SimpleNamespace(post=lambda call: call())
     )
     made = chores.Chores(shell, None, office, reserve=1)  # type: ignore[arg-type]
     made._set_capacity = lambda capacity, surplus, slots_of: told.append(capacity)  # type: ignore[method-assign]
