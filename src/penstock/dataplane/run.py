@@ -25,8 +25,8 @@ from penstock.dataplane.taking import Budget, GroupTake, PieceTaken
 from penstock.errors import PenstockError
 
 _SIZE_WEIGHT = 0.2
-_FIRST_ROWS = 16
-"""Rows of an operator's first epoch: they may take long, and nothing takes effect before it ends."""
+_FIRST_ROWS = 60
+"""Rows of an operator's first epoch: they may take long, and nothing takes effect before it ends; small batches fit."""
 PORTION_RATIO = 0.46
 """Share of an epoch that a source publishes at once: two portions fill one, even when the rate falls a little."""
 PORTION_S = 0.1
