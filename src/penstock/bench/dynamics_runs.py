@@ -30,6 +30,8 @@ EPOCH_S: Final = 0.4
 LONG_EPOCH_S: Final = 1.0
 """Where frequencies change seldom. Rows come at random, so that of tasks with equal loads one has more to do in an epoch
 than the mean, by a share that falls with the root of its length; static's busiest task is too far ahead to notice."""
+WAITING_EPOCHS: Final = 3
+"""Epochs of rows that may wait where frequencies change seldom: a task that had few rows in one goes ahead with the next."""
 EVERY_S: Final = 0.2
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
@@ -90,10 +92,11 @@ def under(
     stream = emulated.calculate(emulated.source(rows, offered), work, cores=cores, shards=shards)
     options: dict[str, object] = {"maxEpochSeconds": epoch_s, "executors": executors}
     if rate is None:
-        # What waits is bounded to about an epoch of rows: the rows at work are then those of the shuffle of the moment, and
-        # rows arrive at the rate at which they are worked off.
+        # What waits is bounded to a few epochs of rows, or one where frequencies change often: the rows at work are then
+        # those of the shuffle of the moment, and rows arrive at the rate at which they are worked off.
         a_row = rows.payload_bytes + 32
-        options["maxWaitingBytes"] = int(cores / ROW_S * epoch_s * a_row)
+        epochs = WAITING_EPOCHS if epoch_s >= LONG_EPOCH_S else 1
+        options["maxWaitingBytes"] = int(epochs * cores / ROW_S * epoch_s * a_row)
     with running(stream, **options) as query:
         await_rows(query, NAME, 0)
         query.elasticity.hold(SLA(SLA_S), policy, EVERY_S)
