@@ -31,7 +31,7 @@ LONG_EPOCH_S: Final = 1.0
 """Where frequencies change seldom. Rows come at random, so that of tasks with equal loads one has more to do in an epoch
 than the mean, by a share that falls with the root of its length; static's busiest task is too far ahead to notice."""
 WAITING_EPOCHS: Final = 3
-"""Epochs of rows that may wait where frequencies change seldom: a task that had few rows in one goes ahead with the next."""
+"""Epochs of rows that may wait where frequencies change seldom: a task with few rows in one goes ahead with the next."""
 EVERY_S: Final = 0.2
 """Time between two turns of the control loop."""
 SLA_S: Final = 0.2
