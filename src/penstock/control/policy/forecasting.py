@@ -97,9 +97,12 @@ class Forecaster:
         index = min(max(index, 1.0), _MAX_INDEX)
         # The whole is known far better than its parts, and shares outlast rates: each by its own readings.
         totals = readings.sum(axis=1)
-        total = float(_settle(totals[:, None], 1.0 / windows_s, index, self.z)[0])
-        shares = readings / np.maximum(totals, 1e-12)[:, None]
-        share = _settle(shares, 1.0 / np.maximum(totals * windows_s, 1.0), index, self.z)
+        parts, one_row = np.empty((2, len(readings), 1 + len(rate_per_s)))
+        parts[:, 0], one_row[:, 0] = totals, 1.0 / windows_s
+        np.divide(readings, np.maximum(totals, 1e-12)[:, None], out=parts[:, 1:])
+        one_row[:, 1:] = (1.0 / np.maximum(totals * windows_s, 1.0))[:, None]
+        settled = _settle(parts, one_row, index, self.z)
+        total, share = float(settled[0]), settled[1:]
         expected = share * (total / max(float(share.sum()), 1e-12))
         self.seasons.take(at_s, total)
         ahead = max(
@@ -163,7 +166,9 @@ def _settle(readings: F64, one_row: F64, index: float, z: float) -> F64:
         one_row: what a single row counts in each reading: a reading r of n rows strays by r / √n = √(r · one row).
     """
     found: F64 = readings[-1]
-    for reading, unit in zip(readings[-2::-1], one_row[-2::-1], strict=True):
-        noise = z * np.sqrt(index * np.maximum(np.maximum(reading, found), unit) * unit)
+    least = np.maximum(readings, one_row)
+    for at in range(len(readings) - 2, -1, -1):
+        reading = readings[at]
+        noise = z * np.sqrt(index * np.maximum(least[at], found) * one_row[at])
         found = np.where(np.abs(reading - found) > noise, reading, found)
     return found

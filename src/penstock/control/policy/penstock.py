@@ -175,7 +175,9 @@ class PenstockPolicy:
         if lingers:
             self._holding.note(name, now.at_s)
         self._holding.look(name, now.at_s, one.executor.k)
-        return replace(one, severe=True, late=late, rising=False) if lingers else replace(one, late=late)
+        if lingers:
+            return replace(one, severe=True, late=late, rising=False)
+        return replace(one, late=True) if late else one
 
     def _treat_all(self, now: Estimate, studies: list[Study], free: FreeCores) -> list[_Finding]:
         """Treat one executor after the other; where cores are short, each is offered its share of the free ones.

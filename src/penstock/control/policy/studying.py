@@ -167,7 +167,7 @@ def study(
     held = np.where(excused, np.minimum(certain, 1.0), certain)
     swamped = float((held * tasks.speed).sum()) > float(tasks.speed.sum())
     severe = bool((pressed & ~excused).any() or swamped)
-    stuck = bool(
+    stuck = bool(hot.any()) and bool(
         (excused & (tasks.count(hot.astype(np.float64)) > 0) & ((certain > 1.0) | (waits_s > panic_s))).any()
     )
     excess = float(demand.load.sum() / max(tasks.speed.sum(), 1e-9)) - 1.0
@@ -217,8 +217,7 @@ def _find_excused(demand: Demand, tasks: Tasks, hot: npt.NDArray[np.bool_]) -> n
     """Return the tasks of one shard that are as fast as any, unless the whole of the others is too much as well."""
     if float(np.where(hot, 0.0, demand.load).sum()) > float(tasks.speed.sum()):
         return np.zeros(len(tasks.indexes), np.bool_)
-    single = tasks.count(np.ones(len(tasks.at))) == 1
-    found: npt.NDArray[np.bool_] = single & (tasks.speed >= AS_FAST * tasks.speed.max(initial=0.0))
+    found: npt.NDArray[np.bool_] = (tasks.shards == 1) & (tasks.speed >= AS_FAST * tasks.speed.max(initial=0.0))
     return found
 
 
