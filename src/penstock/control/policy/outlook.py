@@ -86,8 +86,8 @@ class Demand:
 
     def derive_clear_s(self, speed: float) -> float:
         """Return how long tasks of so much speed in all need for what waits; infinite where the load alone fills them."""
-        spare = speed - float(self.load.sum())
-        needed = float(self.waiting_s.sum()) / spare if spare > 0 else np.inf
+        spare = speed - float(np.add.reduce(self.load))
+        needed = float(np.add.reduce(self.waiting_s)) / spare if spare > 0 else np.inf
         return max(self.clear_s, needed)
 
     def derive_weights(self, speed: float) -> F64:
@@ -114,6 +114,16 @@ class Tasks:
     speed: F64
     at: npt.NDArray[np.int64]
     """Shard -> position; -1 for shards of others, and those without a task."""
+
+    @cached_property
+    def whole_speed(self) -> float:
+        """Of all tasks together."""
+        return float(np.add.reduce(self.speed))
+
+    @cached_property
+    def fastest(self) -> float:
+        """Speed of the fastest task; 0 without any."""
+        return float(np.maximum.reduce(self.speed, initial=0.0))
 
     @cached_property
     def shards(self) -> npt.NDArray[np.int64]:

@@ -216,7 +216,7 @@ class PenstockPolicy:
         found = self._cure(one, free)
         self._patient_s.pop(one.name, None)
         if found.treatment is None or not found.treatment.healthy:
-            clear_s = one.demand.derive_clear_s(float(one.tasks.speed.sum()))
+            clear_s = one.demand.derive_clear_s(one.tasks.whole_speed)
             self._patient_s[one.name] = now.at_s + min(max(clear_s * PATIENCE, 1.0), 10.0)
         return found
 
@@ -362,5 +362,5 @@ def _offer(free: FreeCores, needed: Sequence[int], wanted: Sequence[int], execut
 
 
 def _pressure(one: Study) -> float:
-    weights = one.demand.derive_weights(float(one.tasks.speed.sum()))
+    weights = one.demand.derive_weights(one.tasks.whole_speed)
     return float(one.tasks.sum(weights).max(initial=0.0))
