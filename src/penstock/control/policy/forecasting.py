@@ -6,7 +6,9 @@ A faster reading replaces a slower one only where the two differ by more than no
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,7 +109,7 @@ class Forecaster:
         self.seasons.take(at_s, total)
         ahead = max(
             total,
-            self._extrapolate(totals, windows_s, index),
+            self._extrapolate(totals.tolist(), windows_s.tolist(), index),
             self.seasons.derive_highest(self.horizon_s) or 0.0,
         )
         return Forecast(
@@ -115,7 +117,7 @@ class Forecaster:
             readings,
             windows_s,
             index,
-            max(self._hold(at_s, totals, turn_s), total),
+            max(self._hold(at_s, totals.tolist(), turn_s), total),
             ahead,
             self.horizon_s,
         )
@@ -134,10 +136,10 @@ class Forecaster:
         self._weights = keep * self._weights + (1 - keep)
         return turn_s
 
-    def _hold(self, at_s: float, totals: F64, turn_s: float) -> float:
+    def _hold(self, at_s: float, totals: Sequence[float], turn_s: float) -> float:
         """Return the highest total of the last seconds, by an average that short swings do not show in; a queue whose
         values fall keeps only what can still be the highest."""
-        total = float(min(totals[-1], totals[-2]))
+        total = min(totals[-1], totals[-2])
         while self._totals and self._totals[-1][1] <= total:
             self._totals.pop()
         self._totals.append((at_s, total))
@@ -145,18 +147,18 @@ class Forecaster:
             self._totals.popleft()
         return self._totals[0][1]
 
-    def _extrapolate(self, totals: F64, windows_s: F64, index: float) -> float:
+    def _extrapolate(self, totals: Sequence[float], windows_s: Sequence[float], index: float) -> float:
         """Return the total at the horizon if it goes on rising as it did.
 
         An average over a memory τ lags a ramp of slope a by a τ, so two of them tell the slope: (R_τ - R_τ') / (τ' - τ).
         The flatter of two slopes is believed: after a step, unlike on a ramp, they differ.
         """
         fast, middle, slow = SCALES_S
-        noise = self.z * float(np.sqrt(index * max(totals[3], 0.0) / windows_s[3]))
+        noise = self.z * math.sqrt(index * max(totals[3], 0.0) / windows_s[3])
         if totals[2] - totals[3] <= noise:
             return 0.0
         slope = min((totals[1] - totals[2]) / (middle - fast), (totals[2] - totals[3]) / (slow - middle))
-        return float(totals[1] + slope * (fast + self.horizon_s)) if slope > 0 else 0.0
+        return totals[1] + slope * (fast + self.horizon_s) if slope > 0 else 0.0
 
 
 def _settle(readings: F64, one_row: F64, index: float, z: float) -> F64:
