@@ -128,7 +128,7 @@ class Journal:
         """Since the last turn."""
         self._next = 1
         self._open_run = False
-        self._kind: tuple[str, ...] = ()
+        self._kind: tuple[str, str] | None = None
         """Of the last entry."""
         self._errors: dict[str, tuple[int, float, float]] = {}
 
@@ -211,7 +211,7 @@ class Journal:
             for model, (count, absolute, signed) in self._errors.items()
         }
 
-    def _folds(self, last: Decision, new: Decision, kind: tuple[str, ...]) -> bool:
+    def _folds(self, last: Decision, new: Decision, kind: tuple[str, str]) -> bool:
         same = not last.acted and not new.acted and self._kind == kind
         return same and new.at_s - last.at_s <= self._fold_s
 
@@ -300,7 +300,7 @@ _NUMBER = re.compile(r"(?<![\w#.-])-?\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?(?![\w#])")
 """One that stands for itself: those of `stats1`, `match#2`, `p99` and `node-3` are part of a name."""
 
 
-def _kind(decision: Decision) -> tuple[str, ...]:
+def _kind(decision: Decision) -> tuple[str, str]:
     """What makes two decisions the same: their words without the numbers between them."""
-    words = (decision.symptom, decision.action, decision.refused or "")
-    return (decision.policy, *(_NUMBER.sub("#", one) for one in words))
+    words = "\n".join((decision.symptom, decision.action, decision.refused or ""))
+    return decision.policy, _NUMBER.sub("#", words)

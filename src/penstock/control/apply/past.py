@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 from penstock.control.apply.actuator import Actuator, Outcome, Ticket
 from penstock.control.apply.journal import Journal
@@ -32,6 +33,18 @@ class Beginning:
     predicted_s: float | None
     rolls_back: int | None
     settle_s: float
+
+
+class _Watched(NamedTuple):
+    """An action that latency may still be blamed on."""
+
+    action: Action
+    age_s: float
+    """Since it was carried out."""
+    superseded: bool
+    """Whether something was done for its executors since."""
+    obscured: bool
+    """Whether what was done for others since may be to blame, or may just have been undone: it has not settled."""
 
 
 class Past:
@@ -124,30 +137,26 @@ class Past:
 
         An action is watched from when it has settled, for a time; it is named until it is `settled`.
         """
-        if now.invalid is not None:
+        if now.invalid is not None or not self._unjudged:
             return None
-        if not self._unjudged:
+        watched = self._find_watched(now.at_s, guards.settle_s)
+        observed_s = self._typical_s(now.at_s - guards.settle_s / 2) if watched else None
+        if observed_s is None:
             return None
-        observed_s, rate_per_s = self._typical_s(now.at_s - guards.settle_s / 2), rate_of(now)
-        pressure = pressure_of(now) if math.isfinite(guards.worse_ratio) else None
-        for action in [one for one in reversed(self._actions) if one.number in self._unjudged]:
-            age_s = now.at_s - (now.at_s if action.ended_s is None else action.ended_s)
-            if age_s < guards.settle_s or observed_s is None:
-                continue
+        rate_per_s = rate_of(now)
+        # Where latency is far under the bound, no action is blamed, whatever the pressure.
+        may_blame = math.isfinite(guards.worse_ratio) and observed_s > sla.latency * guards.worse_from_ratio
+        pressure = pressure_of(now) if may_blame else None
+        for action, age_s, superseded, obscured in watched:
             if action.number in self._unsettled:
                 self._unsettled.discard(action.number)
                 self._journal.note_observed(action.number, observed_s)
             reason = judge(action, observed_s, rate_per_s, sla.latency, guards, pressure)
             by_hand = self.manual_s is not None and action.at_s <= self.manual_s
-            later = [one for one in self._actions if one.number > action.number and one.plan.executors]
-            superseded = by_hand or any(one.plan.executors.keys() & action.plan.executors for one in later)
+            superseded = superseded or by_hand
             if age_s >= guards.blame_s or by_hand or (reason is not None and superseded):
                 self._unjudged.discard(action.number)
-            if any(
-                now.at_s - (now.at_s if o.ended_s is None else o.ended_s) < guards.settle_s for o in later
-            ):
-                continue  # what was done for others since may be to blame, or may just have been undone
-            if reason is not None and not superseded:
+            if reason is not None and not superseded and not obscured:
                 try:
                     plan = plan_back(action, self._actuator.current(), now.nodes)
                 except Exception:  # nobody can say what is there now: it is asked again at the next turn
@@ -156,6 +165,24 @@ class Past:
                     return action, reason, plan
                 self._unjudged.discard(action.number)
         return None
+
+    def _find_watched(self, now_s: float, settle_s: float) -> list[_Watched]:
+        """Return the actions that have settled and are not judged yet, the newest first."""
+        found: list[_Watched] = []
+        since: set[str] = set()
+        obscured, left = False, len(self._unjudged)
+        for action in reversed(self._actions):
+            if not left:
+                break
+            age_s = now_s - (now_s if action.ended_s is None else action.ended_s)
+            if action.number in self._unjudged:
+                left -= 1
+                if age_s >= settle_s:
+                    superseded = not since.isdisjoint(action.plan.executors)
+                    found.append(_Watched(action, age_s, superseded, obscured))
+            since.update(action.plan.executors)
+            obscured = obscured or (bool(action.plan.executors) and age_s < settle_s)
+        return found
 
     def settle(self, number: int) -> None:
         """Note that the roll-back of an action was tried: it is not named again."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from penstock.control.measure.dispersion import Dispersion
 from penstock.control.measure.estimate import EpochCosts, ExecutorEstimate
-from penstock.control.measure.sample import F64, ExecutorSample, NodeSample
+from penstock.control.measure.sample import F64, I64, ExecutorSample, NodeSample
 from penstock.control.measure.service import EWMA, ServiceRates
 from penstock.control.measure.smoothing import Smoothing
 from penstock.control.measure.spreading import SpreadMeasure
@@ -84,8 +84,9 @@ class ExecutorMeasure:
         self._count(at_s, before, sample, missed_s, inherited, new)
         self._disperse(before, sample, elapsed_s, redealt)
         self.service.update(before, sample, elapsed_s, speeds)
-        self._weigh_shards(before, sample, speeds)
-        self._remember_measured(at_s, before, sample)
+        rows = np.maximum(sample.completed - before.completed, 0)
+        self._weigh_shards(before, sample, rows, speeds)
+        self._measured.append((at_s, elapsed_s, int(np.add.reduce(rows)), _with_split(before, sample)))
         if sample.epochs > before.epochs:
             self._spread.take(before, sample, elapsed_s)
         if fit is not None and sample.epochs > before.epochs:
@@ -158,7 +159,7 @@ class ExecutorMeasure:
             self._dispersion.add(float((after.arrived - before.arrived).sum()) / elapsed_s, elapsed_s)
 
     def _weigh_shards(
-        self, before: ExecutorSample, after: ExecutorSample, speeds: Mapping[str, float]
+        self, before: ExecutorSample, after: ExecutorSample, rows: I64, speeds: Mapping[str, float]
     ) -> None:
         """Follow rows and useful time of each shard, as on a node of speed 1."""
         indexes = [task.index for task in before.tasks]
@@ -166,15 +167,10 @@ class ExecutorMeasure:
         speed_of = np.ones(max([last, *indexes]) + 2)  # the last is of no task
         speed_of[indexes] = [speeds.get(task.node, 1.0) for task in before.tasks]
         speed = speed_of[before.task_of]
-        rows = np.maximum(after.completed - before.completed, 0)
         useful_s = np.maximum(after.busy_s - before.busy_s, 0.0) * speed
         seen = (rows > 0) & (useful_s > 0)
         np.add(self._shard_rows, EWMA * (rows - self._shard_rows), out=self._shard_rows, where=seen)
         np.add(self._shard_s, EWMA * (useful_s - self._shard_s), out=self._shard_s, where=seen)
-
-    def _remember_measured(self, at_s: float, before: ExecutorSample, after: ExecutorSample) -> None:
-        rows = int(np.add.reduce(np.maximum(after.completed - before.completed, 0)))
-        self._measured.append((at_s, at_s - self.at_s, rows, _with_split(before, after)))
 
     def derive_row_s(self, unknown_per_s: float) -> F64:
         """Return the useful time that a row of each shard takes on a node of speed 1."""

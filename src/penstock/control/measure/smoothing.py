@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -118,13 +119,14 @@ class _Weighted:
 class _Windowed:
     def __init__(self, samples: int) -> None:
         self._kept: deque[tuple[F64, float]] = deque(maxlen=samples)
+        """Values times the length of their interval, and that length."""
         self._numbers: deque[tuple[float, float]] = deque(maxlen=samples)
 
     def add(self, value: F64, elapsed_s: float) -> F64:
-        self._kept.append((np.array(value, dtype=np.float64), elapsed_s))
-        total, total_s = np.zeros(()), 0.0
-        for one, length in self._kept:
-            total = one * length if total_s == 0.0 else total + one * length
+        self._kept.append((np.asarray(value * elapsed_s, dtype=np.float64), elapsed_s))
+        total, total_s = self._kept[0]
+        for amount, length in islice(self._kept, 1, None):
+            total = total + amount
             total_s += length
         return np.asarray(total / total_s)
 
@@ -137,8 +139,8 @@ class _Windowed:
         return total / total_s
 
     def put(self, where: npt.NDArray[np.bool_], value: F64) -> None:
-        for one, _ in self._kept:
-            one[where] = value[where]
+        for amount, elapsed_s in self._kept:
+            amount[where] = value[where] * elapsed_s
 
 
 class _Adapting:

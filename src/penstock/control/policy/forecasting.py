@@ -6,7 +6,9 @@ A faster reading replaces a slower one only where the two differ by more than no
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,14 +99,17 @@ class Forecaster:
         index = min(max(index, 1.0), _MAX_INDEX)
         # The whole is known far better than its parts, and shares outlast rates: each by its own readings.
         totals = readings.sum(axis=1)
-        total = float(_settle(totals[:, None], 1.0 / windows_s, index, self.z)[0])
-        shares = readings / np.maximum(totals, 1e-12)[:, None]
-        share = _settle(shares, 1.0 / np.maximum(totals * windows_s, 1.0), index, self.z)
+        parts, one_row = np.empty((2, len(readings), 1 + len(rate_per_s)))
+        parts[:, 0], one_row[:, 0] = totals, 1.0 / windows_s
+        np.divide(readings, np.maximum(totals, 1e-12)[:, None], out=parts[:, 1:])
+        one_row[:, 1:] = (1.0 / np.maximum(totals * windows_s, 1.0))[:, None]
+        settled = _settle(parts, one_row, index, self.z)
+        total, share = float(settled[0]), settled[1:]
         expected = share * (total / max(float(share.sum()), 1e-12))
         self.seasons.take(at_s, total)
         ahead = max(
             total,
-            self._extrapolate(totals, windows_s, index),
+            self._extrapolate(totals.tolist(), windows_s.tolist(), index),
             self.seasons.derive_highest(self.horizon_s) or 0.0,
         )
         return Forecast(
@@ -112,7 +117,7 @@ class Forecaster:
             readings,
             windows_s,
             index,
-            max(self._hold(at_s, totals, turn_s), total),
+            max(self._hold(at_s, totals.tolist(), turn_s), total),
             ahead,
             self.horizon_s,
         )
@@ -131,10 +136,10 @@ class Forecaster:
         self._weights = keep * self._weights + (1 - keep)
         return turn_s
 
-    def _hold(self, at_s: float, totals: F64, turn_s: float) -> float:
+    def _hold(self, at_s: float, totals: Sequence[float], turn_s: float) -> float:
         """Return the highest total of the last seconds, by an average that short swings do not show in; a queue whose
         values fall keeps only what can still be the highest."""
-        total = float(min(totals[-1], totals[-2]))
+        total = min(totals[-1], totals[-2])
         while self._totals and self._totals[-1][1] <= total:
             self._totals.pop()
         self._totals.append((at_s, total))
@@ -142,18 +147,18 @@ class Forecaster:
             self._totals.popleft()
         return self._totals[0][1]
 
-    def _extrapolate(self, totals: F64, windows_s: F64, index: float) -> float:
+    def _extrapolate(self, totals: Sequence[float], windows_s: Sequence[float], index: float) -> float:
         """Return the total at the horizon if it goes on rising as it did.
 
         An average over a memory τ lags a ramp of slope a by a τ, so two of them tell the slope: (R_τ - R_τ') / (τ' - τ).
         The flatter of two slopes is believed: after a step, unlike on a ramp, they differ.
         """
         fast, middle, slow = SCALES_S
-        noise = self.z * float(np.sqrt(index * max(totals[3], 0.0) / windows_s[3]))
+        noise = self.z * math.sqrt(index * max(totals[3], 0.0) / windows_s[3])
         if totals[2] - totals[3] <= noise:
             return 0.0
         slope = min((totals[1] - totals[2]) / (middle - fast), (totals[2] - totals[3]) / (slow - middle))
-        return float(totals[1] + slope * (fast + self.horizon_s)) if slope > 0 else 0.0
+        return totals[1] + slope * (fast + self.horizon_s) if slope > 0 else 0.0
 
 
 def _settle(readings: F64, one_row: F64, index: float, z: float) -> F64:
@@ -163,7 +168,9 @@ def _settle(readings: F64, one_row: F64, index: float, z: float) -> F64:
         one_row: what a single row counts in each reading: a reading r of n rows strays by r / √n = √(r · one row).
     """
     found: F64 = readings[-1]
-    for reading, unit in zip(readings[-2::-1], one_row[-2::-1], strict=True):
-        noise = z * np.sqrt(index * np.maximum(np.maximum(reading, found), unit) * unit)
+    least = np.maximum(readings, one_row)
+    for at in range(len(readings) - 2, -1, -1):
+        reading = readings[at]
+        noise = z * np.sqrt(index * np.maximum(least[at], found) * one_row[at])
         found = np.where(np.abs(reading - found) > noise, reading, found)
     return found

@@ -86,8 +86,8 @@ class Demand:
 
     def derive_clear_s(self, speed: float) -> float:
         """Return how long tasks of so much speed in all need for what waits; infinite where the load alone fills them."""
-        spare = speed - float(self.load.sum())
-        needed = float(self.waiting_s.sum()) / spare if spare > 0 else np.inf
+        spare = speed - float(np.add.reduce(self.load))
+        needed = float(np.add.reduce(self.waiting_s)) / spare if spare > 0 else np.inf
         return max(self.clear_s, needed)
 
     def derive_weights(self, speed: float) -> F64:
@@ -116,6 +116,21 @@ class Tasks:
     """Shard -> position; -1 for shards of others, and those without a task."""
 
     @cached_property
+    def whole_speed(self) -> float:
+        """Of all tasks together."""
+        return float(np.add.reduce(self.speed))
+
+    @cached_property
+    def fastest(self) -> float:
+        """Speed of the fastest task; 0 without any."""
+        return float(np.maximum.reduce(self.speed, initial=0.0))
+
+    @cached_property
+    def shards(self) -> npt.NDArray[np.int64]:
+        """How many shards each task has."""
+        return np.bincount(self._lines[0], minlength=len(self.indexes) + 1)[:-1]
+
+    @cached_property
     def _lines(self) -> tuple[npt.NDArray[np.int64], F64]:
         """Shard -> position, where no task has the place after the last one; and speeds above zero."""
         size = len(self.indexes)
@@ -124,6 +139,13 @@ class Tasks:
     def count(self, by_shard: F64) -> F64:
         """Add up by task."""
         found = np.bincount(self._lines[0], by_shard, len(self.indexes) + 1)[:-1]
+        return found.astype(np.float64, copy=False)
+
+    def count_each(self, by_shard: F64) -> F64:
+        """Add up every line of [line, shard] by task, as `count` does."""
+        number, size = len(by_shard), len(self.indexes) + 1
+        cells = self._lines[0] + size * np.arange(number)[:, None]
+        found = np.bincount(cells.ravel(), by_shard.ravel(), number * size).reshape(number, size)[:, :-1]
         return found.astype(np.float64, copy=False)
 
     def sum(self, by_shard: F64) -> F64:
@@ -233,7 +255,7 @@ def _derive_left_s(demand: Demand, tasks: Tasks, load: F64) -> F64:
 
 def derive_certain_load(forecast: Forecast, tasks: Tasks, row_s: F64, z: float) -> F64:
     """Return the load that each task has for certain, noise aside."""
-    rates = np.array([tasks.count(reading) for reading in forecast.readings])
+    rates = tasks.count_each(forecast.readings)
     work = tasks.sum(forecast.expected_per_s * row_s)
     row = work / np.maximum(tasks.sum(forecast.expected_per_s), 1e-12)
     return forecast.derive_certain(rates, z) * row / np.maximum(tasks.speed, 1e-9)

@@ -175,7 +175,9 @@ class PenstockPolicy:
         if lingers:
             self._holding.note(name, now.at_s)
         self._holding.look(name, now.at_s, one.executor.k)
-        return replace(one, severe=True, late=late, rising=False) if lingers else replace(one, late=late)
+        if lingers:
+            return replace(one, severe=True, late=late, rising=False)
+        return replace(one, late=True) if late else one
 
     def _treat_all(self, now: Estimate, studies: list[Study], free: FreeCores) -> list[_Finding]:
         """Treat one executor after the other; where cores are short, each is offered its share of the free ones.
@@ -214,7 +216,7 @@ class PenstockPolicy:
         found = self._cure(one, free)
         self._patient_s.pop(one.name, None)
         if found.treatment is None or not found.treatment.healthy:
-            clear_s = one.demand.derive_clear_s(float(one.tasks.speed.sum()))
+            clear_s = one.demand.derive_clear_s(one.tasks.whole_speed)
             self._patient_s[one.name] = now.at_s + min(max(clear_s * PATIENCE, 1.0), 10.0)
         return found
 
@@ -360,5 +362,5 @@ def _offer(free: FreeCores, needed: Sequence[int], wanted: Sequence[int], execut
 
 
 def _pressure(one: Study) -> float:
-    weights = one.demand.derive_weights(float(one.tasks.speed.sum()))
+    weights = one.demand.derive_weights(one.tasks.whole_speed)
     return float(one.tasks.sum(weights).max(initial=0.0))

@@ -109,13 +109,13 @@ class Study:
     @property
     def longest_s(self) -> float:
         """Longest wait of those that something can be done about."""
-        return float(np.where(self.excused, 0.0, self.waits_s).max(initial=0.0))
+        return float(np.maximum.reduce(self.waits_s, initial=0.0, where=~self.excused))
 
     @property
     def worst(self) -> int:
         """Position of the task that is worst off."""
-        weights = self.demand.derive_weights(float(self.tasks.speed.sum()))
-        return int(np.argmax(self.tasks.sum(weights)))
+        weights = self.demand.derive_weights(self.tasks.whole_speed)
+        return int(self.tasks.sum(weights).argmax())
 
 
 def study(
@@ -157,7 +157,7 @@ def study(
     waiting = demand.waiting_s * np.where(tasks.at >= 0, beyond[tasks.at], 1.0)
     if hot.any():
         # A task has no more than a whole one's time for a hot shard, however many there are and whatever waits for it.
-        most = demand.fill * float(tasks.speed.max())
+        most = demand.fill * tasks.fastest
         demand = replace(demand, load=np.where(hot, np.minimum(demand.load, most), demand.load))
         waiting = np.where(hot, 0.0, waiting)
     demand = replace(demand, waiting_s=waiting)
@@ -165,12 +165,12 @@ def study(
     panic_s = np.maximum(judging.panic_ratio * bound.latency_s, judging.panic_noise * noise_s)
     pressed = ((certain > full) & (waits_s > judging.alert_ratio * bound.latency_s)) | (waits_s > panic_s)
     held = np.where(excused, np.minimum(certain, 1.0), certain)
-    swamped = float((held * tasks.speed).sum()) > float(tasks.speed.sum())
+    swamped = float(np.add.reduce(held * tasks.speed)) > tasks.whole_speed
     severe = bool((pressed & ~excused).any() or swamped)
-    stuck = bool(
+    stuck = bool(hot.any()) and bool(
         (excused & (tasks.count(hot.astype(np.float64)) > 0) & ((certain > 1.0) | (waits_s > panic_s))).any()
     )
-    excess = float(demand.load.sum() / max(tasks.speed.sum(), 1e-9)) - 1.0
+    excess = float(np.add.reduce(demand.load)) / max(tasks.whole_speed, 1e-9) - 1.0
     rising = ahead > 1.0 and excess * forecast.horizon_s > judging.alert_ratio * bound.latency_s
     return Study(
         executor,
@@ -202,11 +202,11 @@ def _find_hot(
     spare_cores: int,
 ) -> npt.NDArray[np.bool_]:
     """Return the shards that no task can serve, unless all cores together could not serve the others either."""
-    most = demand.fill * float(tasks.speed.max(initial=0.0))
+    most = demand.fill * tasks.fastest
     hot = (executor.task_of >= 0) & (demand.load > most)
     if most <= 0 or not hot.any():
         return np.zeros(len(hot), np.bool_)
-    room = demand.fill * (float(tasks.speed.sum()) + spare_cores * float(tasks.speed.mean()))
+    room = demand.fill * (tasks.whole_speed + spare_cores * float(tasks.speed.mean()))
     if float(np.minimum(demand.load, most).sum()) >= room * (1 - 1e-9):
         return np.zeros(len(hot), np.bool_)
     certain: npt.NDArray[np.bool_] = forecast.derive_certain(forecast.readings, judging.z) * row_s > most
@@ -215,10 +215,9 @@ def _find_hot(
 
 def _find_excused(demand: Demand, tasks: Tasks, hot: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return the tasks of one shard that are as fast as any, unless the whole of the others is too much as well."""
-    if float(np.where(hot, 0.0, demand.load).sum()) > float(tasks.speed.sum()):
+    if float(np.add.reduce(np.where(hot, 0.0, demand.load))) > tasks.whole_speed:
         return np.zeros(len(tasks.indexes), np.bool_)
-    single = tasks.count(np.ones(len(tasks.at))) == 1
-    found: npt.NDArray[np.bool_] = single & (tasks.speed >= AS_FAST * tasks.speed.max(initial=0.0))
+    found: npt.NDArray[np.bool_] = (tasks.shards == 1) & (tasks.speed >= AS_FAST * tasks.fastest)
     return found
 
 

@@ -174,24 +174,32 @@ def find_shards(switch: Switch, source: int, destination: int, *, keep_one: bool
     Args:
         keep_one: leave at least one shard behind, as scaling out must (3.1: it never merely replaces a task).
     """
+    return _find_among(switch, _by_latency(switch, source), source, destination, keep_one)
+
+
+def _by_latency(switch: Switch, source: int) -> Ints:
+    """Return the shards of a task in ascending order of their latency; those where it is not known come last."""
+    mine = (switch.at == source).nonzero()[0]
+    latency_s = switch.latency_s[mine]
+    order = np.where(np.isfinite(latency_s), latency_s, np.inf).argsort(kind="stable")
+    found: Ints = mine[order]
+    return found
+
+
+def _find_among(switch: Switch, mine: Ints, source: int, destination: int, keep_one: bool) -> Ints:
+    """As `find_shards`, where the shards of the source are in order already."""
     gap = float(switch.headroom[destination] - switch.headroom[source])
-    mine = np.flatnonzero(switch.at == source)
     rate = switch.rate_per_s[mine]
-    movable = (rate > 0) & (rate < gap)
-    order = mine[movable][np.argsort(_for_sorting(switch.latency_s[mine[movable]]), kind="stable")]
+    order = mine[(rate > 0) & (rate < gap)]
     if keep_one and len(order) == len(mine):
         order = order[:-1]
     if not len(order):
         return order
-    running = np.cumsum(switch.rate_per_s[order])
-    turn = int(np.searchsorted(running, gap / 2))
+    running = switch.rate_per_s[order].cumsum()
+    turn = int(running.searchsorted(gap / 2))
     lengths = [n for n in (turn, turn + 1) if 0 <= n <= len(order)]
     best = max(lengths, key=lambda n: (_least_headroom(switch, source, destination, running, n), -n))
     return order[:best]
-
-
-def _for_sorting(latency_s: F64) -> F64:
-    return np.where(np.isfinite(latency_s), latency_s, np.inf)
 
 
 def _least_headroom(switch: Switch, source: int, destination: int, running: F64, length: int) -> float:
@@ -206,10 +214,11 @@ def find_balancing(switch: Switch, source: int) -> UnitStrategy | None:
     """
     best: UnitStrategy | None = None
     best_key = _sorted_pressure(switch)
+    mine = _by_latency(switch, source)
     for destination in range(len(switch.tasks)):
         if destination == source or switch.headroom[destination] <= switch.headroom[source]:
             continue
-        shards = find_shards(switch, source, destination)
+        shards = _find_among(switch, mine, source, destination, keep_one=False)
         if not len(shards):
             continue
         after = switch.moved(shards, destination)

@@ -39,7 +39,7 @@ def explain(one: Study, free: FreeCores) -> str:
     expected = load if not one.hot.any() else one.forecast.expected_per_s * derive_row_s(one.executor)
     total = max(float(load.sum()), 1e-12)
     tasks, speed = len(one.tasks.indexes) + free.usable, float(one.tasks.speed.mean())
-    whole = one.demand.fill * float(one.tasks.speed.max())
+    whole = one.demand.fill * one.tasks.fastest
     if float(np.minimum(load, whole).sum()) > one.demand.fill * speed * tasks:
         return (
             f"nothing can help within the cores there are: {one.forecast.total_per_s:.0f} rows/s need"

@@ -109,7 +109,7 @@ def find_narrower(one: Study, spare: float) -> Treatment | None:
         one.demand, load=load * max(held, 1.0) * (1.0 + spare), waiting_s=np.zeros(len(load)), bear_ratio=0.0
     )
     if one.hot.any():
-        whole = most.fill * float(one.tasks.speed.max())
+        whole = most.fill * one.tasks.fastest
         most = replace(most, load=np.where(one.hot, np.minimum(most.load, whole), most.load))
     size, mean = len(one.tasks.indexes), float(one.tasks.speed.mean())
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)

@@ -44,7 +44,7 @@ class BinnedArrivals:
     def take(self, until_s: float) -> tuple[F64, I64]:
         while self._bin * self._bin_s < until_s and self._bin < len(self._counts):
             self._make()
-        to = int(np.searchsorted(self._times, until_s))
+        to = int(self._times.searchsorted(until_s))
         found = self._times[self._from : to], self._shards[self._from : to]
         self._from = to
         return found
@@ -70,7 +70,7 @@ class TimedArrivals:
         self._from = 0
 
     def take(self, until_s: float) -> tuple[F64, I64]:
-        to = int(np.searchsorted(self._times, until_s))
+        to = int(self._times.searchsorted(until_s))
         found = self._times[self._from : to]
         self._from = to
         return found, np.zeros(len(found), np.int64)

@@ -222,7 +222,7 @@ class ExecutorQueues:
 
     def _advance_ideal(self, to_s: float) -> list[Done]:
         if self._long:
-            self._refill({lane: (to_s - self._free_s[lane]) * self._speed[lane] for lane in self._long})
+            self._refill((to_s - self._free_s) * self._speed)
         if not self._front.shape[1]:
             return []
         rows, lane, first, length = self._lined_up(self._front)
@@ -255,7 +255,7 @@ class ExecutorQueues:
                     return found
                 found.append(self._commit(self._epoch))
                 self._epoch = None
-            self._refill({lane: timing.max_work_s * self._speed[lane] for lane in self._long})
+            self._refill(timing.max_work_s * self._speed)
             if not self._front.shape[1]:
                 return found
             start = max(self._boundary_s, float(self._front[READY].min()))
@@ -294,16 +294,20 @@ class ExecutorQueues:
 
     # Order inside the front
 
-    def _refill(self, wanted_s: dict[int, float]) -> None:
-        """Bring as many rows of long queues to the front as their tasks could do."""
-        if not wanted_s:
+    def _refill(self, wanted_s: F64) -> None:
+        """Bring as many rows of long queues to the front as their tasks could do.
+
+        Args:
+            wanted_s: lane -> what its task could do.
+        """
+        if not self._long:
             return
         lane = self.lane_of[self._front[SHARD].astype(np.int64)]
-        there = np.bincount(lane, self._front[NEED], len(self._speed))
+        lacking_s = (wanted_s - np.bincount(lane, self._front[NEED], len(self._speed))).tolist()
         parts = [self._front]
-        for number, need in wanted_s.items():
-            if need > there[number]:
-                parts.append(self._long[number].take(need - there[number]))
+        for number in list(self._long):
+            if lacking_s[number] > 0:
+                parts.append(self._long[number].take(lacking_s[number]))
                 if not len(self._long[number]):
                     del self._long[number]
         self._front = np.concatenate(parts, axis=1)

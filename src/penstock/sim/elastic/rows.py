@@ -40,7 +40,7 @@ class LongQueue:
             self._make_room(count)
         before = self._needs[self._tail - 1] if self._tail else 0.0
         self._rows[:, self._tail : self._tail + count] = rows
-        self._needs[self._tail : self._tail + count] = before + np.cumsum(rows[NEED])
+        self._needs[self._tail : self._tail + count] = before + rows[NEED].cumsum()
         self._tail += count
 
     def take(self, need_s: float) -> F64:
@@ -48,7 +48,7 @@ class LongQueue:
         if not len(self):
             return NO_ROWS
         before = self._needs[self._head - 1] if self._head else 0.0
-        to = int(np.searchsorted(self._needs[self._head : self._tail], before + need_s)) + self._head + 1
+        to = int(self._needs[self._head : self._tail].searchsorted(before + need_s)) + self._head + 1
         return self._cut(min(to, self._tail))
 
     def peek(self) -> F64:
