@@ -189,15 +189,18 @@ def _rise(
     for item in islice(items, first, None):
         left = stands.rows_left(item, shards)
         here = int(left.sum())
-        if taken + here <= rows:
+        if not here or taken + here <= rows:
             taken += here
             continue
         if taken and (rows - taken) * row_s < READ_S + item.bytes / READ_BYTES_PER_S:
             return Position(item.epoch, 0), taken
-        started = np.where(stands.epochs[shards] == item.epoch, stands.rows[shards], 0)
-        low = np.where(stands.epochs[shards] > item.epoch, item.counts[shards], started)
-        cut = cut_at(item.counts[shards], low, max(1, int(rows - taken)))
-        more = int(np.maximum(np.minimum(item.counts[shards], cut) - low, 0).sum())
+        # Those that are past this item, or have nothing in it, must not say where the cut begins: it might be no further
+        # than where the others stand, and nobody would ever take a row.
+        has = left > 0
+        counts = item.counts[shards[has]]
+        low = counts - left[has]
+        cut = cut_at(counts, low, max(1, int(rows - taken)))
+        more = int(np.maximum(np.minimum(counts, cut) - low, 0).sum())
         if taken and taken + more > rows:
             return Position(item.epoch, 0), taken
         return Position(item.epoch, cut), taken + more

@@ -1,13 +1,18 @@
-"""What the engine does when a lease is lost at an awkward moment; each of these once lost or hung a run."""
+"""What the engine does when a lease is lost at an awkward moment, or rows are slow; each once lost or hung a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.faults.runs import KEPT, fast_disk
 
+from penstock.dataplane.committing import Committing
+from penstock.dataplane.messages import Done
 from penstock.dataplane.run import Phase
+from penstock.dataplane.settings import Settings
+from penstock.dataplane.sourcing import Arrivals
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import memory_program
 from penstock.sim.timing import Delays
@@ -115,3 +120,31 @@ def test_a_silent_lease_is_given_up(tmp_path: Path) -> None:
     driver.pause(silent)
     assert driver.run_until(lambda: silent not in driver.engine.leases, 5.0)
     finish(driver)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_burst_of_slow_rows_is_worked_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Rows of 50 ms, of which a task does a few in an epoch; shards that were never late then are now, too."""
+    plain = Committing.on_done
+
+    def after_emulated_work(self: Committing, lease: str, done: Done) -> None:
+        if done.stage == "fold":
+            part = msgspec.structs.replace(done.part, busy_us=max(500, 50_000 * done.part.rows_in))
+            done = msgspec.structs.replace(done, part=part)
+        plain(self, lease, done)
+
+    monkeypatch.setattr(Committing, "on_done", after_emulated_work)
+    driver = Driver(
+        fast_disk(),
+        str(tmp_path / "cp"),
+        memory_program(shards=(32, 12)),
+        Settings(),
+        seed,
+        str(tmp_path / "node"),
+        nodes=1,
+        delays=Delays(work=(0.15, 0.2)),
+        arrivals=lambda _: Arrivals([(4.0, 20.0), (0.5, 400.0 + 100 * seed), (4.0, 20.0)], 1200),
+    )
+    assert driver.run_until("drained", 120.0), "nobody takes a row any more"

@@ -184,6 +184,36 @@ def test_where_rows_are_slow_a_few_shards_rise_in_turn_and_none_is_forgotten(row
     assert max(apart) <= 2, "those behind come first"
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.lists(counts, min_size=1, max_size=4), min_size=1, max_size=2),
+    st.lists(st.tuples(places, places), min_size=SHARDS, max_size=SHARDS),
+    st.lists(st.floats(0.3, 6.0), min_size=1, max_size=2),
+)
+def test_every_task_with_rows_takes_some_in_every_epoch_until_all_are_done(
+    channels: list[list[list[int]]],
+    stands: list[tuple[tuple[int, int], tuple[int, int]]],
+    allowed: list[float],
+) -> None:
+    tasks, task_of = len(allowed), np.arange(SHARDS, dtype=np.uint16) % len(allowed)
+    waiting = {
+        key: [published(number, rows) for number, rows in enumerate(epochs, 1)]
+        for key, epochs in zip([KEY, OTHER], channels, strict=False)
+    }
+    groups = [
+        ShardGroup(shards(shard), {key: Position(*place) for key, place in zip(waiting, at, strict=False)})
+        for shard, at in enumerate(stands)
+    ]
+    task_rows = dict(enumerate(allowed))
+    while (backlog := waiting_rows(groups, waiting, SHARDS)).any():
+        levels = derive_levels(groups, EVERYONE, waiting, task_of, task_rows, [[*waiting]], backlog, 9.0)
+        takes = take_epoch(groups, EVERYONE, waiting, Budget(1), Channels(), task_of, levels)
+        taken = np.bincount(task_of, np.sum([take.shard_rows for take in takes], axis=0), tasks)
+        has = np.bincount(task_of, backlog, tasks) > 0
+        assert (taken[has] > 0).all()
+        groups = advance(groups, [Moved(take.shards, take.ends()) for take in takes])
+
+
 @pytest.mark.parametrize("chains", [1, 2, 4])
 def test_channels_without_rows_leave_their_share_to_those_that_have_some(chains: int) -> None:
     keys = [KEY, *(ChannelKey(KEY.edge, f"m#{number}") for number in range(2, 1 + chains))]
