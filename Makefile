@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 # Spark 4 runs on Java 17 and newer; where there is none, a runtime is installed as a wheel.
 JAVA_EXTRA := $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
 	| grep -qE 'version "(1[7-9]|[2-9][0-9])' || echo ,java)
-EXTRAS := spark$(JAVA_EXTRA),dev
+EXTRAS := spark$(JAVA_EXTRA),dev,plots
 
 VENV := .venv
 BIN := $(VENV)/bin
