@@ -94,7 +94,7 @@ def simulate(
     interval: Annotated[
         float | None,
         typer.Option(
-            help="simulated seconds between two turns of the control loop; by default 0.1 for order-stream, 1 for the others"
+            help="simulated seconds between two turns of the control loop; else 0.1 for order-stream, 1 for the others"
         ),
     ] = None,
     epochs: Annotated[

@@ -14,9 +14,11 @@ from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.estimate import NodeEstimate
 from penstock.control.model.queues import ModelError, mmk_latency_s
+from penstock.control.plan.balancing import THETA
 from penstock.control.policy.drs import DrsPolicy, make_drs_lb
 from penstock.control.policy.following import Followed
 from penstock.control.policy.protocol import Limits
+from penstock.control.policy.realizing import derive_theta, plan_cores
 from penstock.control.policy.registry import make_policy_for
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
@@ -303,6 +305,33 @@ def test_cores_that_were_too_few_are_tried_again_after_an_hour_and_not_before() 
     assert followed.floor(3600.0) == 3 and followed.floor(3701.0) == 1
     followed.look(200.0, 0.0, {"a": 1.3})
     assert followed.floor(200.0) == 1, "for another load they may be enough"
+
+
+def test_cores_are_not_given_up_where_shards_cannot_be_dealt_to_fewer() -> None:
+    """Six shards for 0.75 of a core each: five cores serve the load, but one of them would have two shards."""
+    world = World({"a": make_station(np.full(6, 150.0), 200.0, 6)})
+    world.run(DrsPolicy(), 30)
+    assert not world.plans and world.k("a") == 6
+
+
+def test_shards_are_dealt_finely_to_cores_that_hardly_serve_the_load() -> None:
+    rates = np.random.default_rng(3).uniform(1.0, 12.0, 240)
+    rates *= 100.0 * 9.6 / rates.sum()
+    world = World({"a": make_station(rates, 100.0, 14)})
+    for loads, most in (({"a": 9.6}, 1.0), (None, 1.2)):
+        (found,) = plan_cores(world.estimate(), world.limits, {"a": 10}, loads).values()
+        assert 0.96 * found.balance.delta_after <= most
+    assert derive_theta(0.5) == derive_theta(1.2) == THETA and 1.02 <= derive_theta(0.95) < 1.03
+
+
+@pytest.mark.parametrize("scope", ["operator", "end-to-end"])
+def test_where_the_bound_is_out_of_reach_all_cores_that_help_are_assigned_once(scope: str) -> None:
+    world = video(8, 12, 2, sla=SLA(0.5, scope=scope))
+    world.run(DrsPolicy(reallocation_s=5), 200)
+    assert 1 <= len(world.plans) <= 3 and "cannot be reached" in world.proposals[-1].symptom
+    assert sum(cores(world).values()) < 64, "what is no gain stays free"
+    least_s = mmk_latency_s(13, 1.75, 60)
+    assert mmk_latency_s(13, 1.75, world.k("extract")) < 1.1 * least_s
 
 
 @pytest.mark.parametrize("scope", ["operator", "end-to-end"])
