@@ -203,16 +203,17 @@ class DrsPolicy:
 
     def _decide(self, group: Group, now: Estimate, limits: Limits, bound_s: float) -> Want:
         usable = derive_usable_cores(now, limits)
-        most = min(self.k_max or usable, usable)
+        most, followed = min(self.k_max or usable, usable), self._followed[group.label]
         try:
             if self.k_max is not None:
                 return propose_split(group, most, self.min_gain)
-            followed = self._followed[group.label]
             serves = partial(self._serves, now, limits, group)
             floor, t_min_s = followed.floor(now.at_s), self._t_min_s(bound_s)
             found = propose_fit(group, bound_s, t_min_s, floor, self.min_gain, serves)
         except ModelError as error:
+            followed.holds(False, now.at_s)
             return propose_making_do(group, bound_s, most, self.min_gain, str(error))
+        # A mere re-split can wait until it is certain; what is short, or not needed, cannot.
         is_split = bool(found.action) and sum(found.cores.values()) == group.total
         if is_split == followed.holds(is_split, now.at_s):
             return found
