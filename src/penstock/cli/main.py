@@ -92,8 +92,11 @@ def simulate(
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "1",
     hours: Annotated[float, typer.Option(help="simulated hours")] = 4.0,
     interval: Annotated[
-        float, typer.Option(help="simulated seconds between two turns of the control loop")
-    ] = 0.1,
+        float | None,
+        typer.Option(
+            help="simulated seconds between two turns of the control loop; else 0.1 for order-stream, 1 for the others"
+        ),
+    ] = None,
     epochs: Annotated[
         bool, typer.Option("--epochs", help="tasks work in epochs, as the engine does, not row by row")
     ] = False,

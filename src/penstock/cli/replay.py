@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.output import FOUND, USAGE, answer, check_writable, end_with, one_line_errors
+from penstock.control.apply.codec import JournalError
 from penstock.control.apply.journal import read_entries
 from penstock.control.policy.registry import make_policy
 from penstock.control.replay import Replay, replay
@@ -19,10 +20,13 @@ def run_replay(journal: Path, policy: str | None, json: str | None) -> int:
     """Print where decisions differ from the recorded ones; return 1 if any does."""
     with one_line_errors():
         check_writable(json)
-        entries = read_entries(journal.read_bytes().splitlines())
-        if not entries:
-            end_with(f"{journal} holds no decision.", USAGE)
-        found = replay(entries, make_policy(policy or entries[-1].decision.policy))
+        try:
+            entries = read_entries(journal.read_bytes().splitlines())
+            if not entries:
+                end_with(f"{journal} holds no decision.", USAGE)
+            found = replay(entries, make_policy(policy or entries[-1].decision.policy))
+        except JournalError as error:
+            end_with(f"{journal}: {error} It must be a file that a query's option `journal` wrote.", USAGE)
         answer(found, json, lambda console: _show(console, found))
     return FOUND if found.differences else 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -40,7 +40,7 @@ def run_simulate(
     policies: list[str],
     seeds: str,
     hours: float,
-    interval_s: float,
+    interval_s: float | None,
     epochs: bool,
     json: str | None,
     plots: Path | None,
@@ -59,10 +59,14 @@ def run_simulate(
 
         def make(seed: int) -> Case:
             timing = EpochTiming() if epochs else None
-            return WORKLOADS[workload](seed, seconds=hours * 3600.0, interval_s=interval_s, epochs=timing)
+            # Each workload has an interval of its own.
+            stated = {} if interval_s is None else {"interval_s": interval_s}
+            return WORKLOADS[workload](seed, seconds=hours * 3600.0, epochs=timing, **stated)
 
         first = make(numbers[0])
+        check_span(hours, first.interval_s)
         contenders = [derive_contender(text, first.sla) for text in policies]
+        refuse_twice("--policy", [one.name for one in contenders])
         cases = chain([first], map(make, numbers[1:]))
         results = compare(cases, contenders, lambda what: typer.echo(what, err=True))
         title = f"{workload}, {hours:g} simulated hours, {counted(len(numbers), 'seed')}"
@@ -78,27 +82,38 @@ def run_simulate(
     return 0
 
 
-def check_span(hours: float, interval_s: float) -> None:
-    """Refuse a span without a turn of the control loop.
+def check_span(hours: float, interval_s: float | None) -> None:
+    """Refuse a span without a turn of the control loop; None is the interval of the workload.
 
     Raises:
         DeclarationError: it names the option and what to give.
     """
     for name, value in (("--hours", hours), ("--interval", interval_s)):
-        if not 0 < value < math.inf:
+        if value is not None and not 0 < value < math.inf:
             raise DeclarationError(f"{name} must be a positive number, not {value:g}.")
-    if hours * 3600.0 < max(interval_s, SHORTEST_S):
+    shortest_s = max(interval_s or 0.0, SHORTEST_S)
+    if hours * 3600.0 < shortest_s:
         raise DeclarationError(
-            f"--hours {hours:g} is shorter than {max(interval_s, SHORTEST_S):g} s: simulate at least "
-            f"{max(interval_s, SHORTEST_S) / 3600.0:.2g} hours."
+            f"--hours {hours:g} is shorter than {shortest_s:g} s: simulate at least {shortest_s / 3600.0:.2g} hours."
         )
+
+
+def refuse_twice(option: str, given: Sequence[object]) -> None:
+    """Refuse what is given twice: results are put together by it, so one run would count as two.
+
+    Raises:
+        DeclarationError: it names the option and what is there twice.
+    """
+    twice = next((one for at, one in enumerate(given) if one in given[:at]), None)
+    if twice is not None:
+        raise DeclarationError(f"{option}: {twice} is given twice; once is enough.")
 
 
 def read_seeds(text: str) -> list[int]:
     """Read comma-separated seeds.
 
     Raises:
-        DeclarationError: something else than whole numbers of zero or more.
+        DeclarationError: something else than whole numbers of zero or more, or one of them twice.
     """
     parts = [part.strip() for part in text.split(",")]
     wrong = [part for part in parts if not (part.isascii() and part.isdigit())]
@@ -106,7 +121,9 @@ def read_seeds(text: str) -> list[int]:
         raise DeclarationError(
             f"--seeds {text!r}: {wrong[0]!r} is no seed; write whole numbers such as 1,2,3."
         )
-    return [int(part) for part in parts]
+    seeds = [int(part) for part in parts]
+    refuse_twice("--seeds", seeds)
+    return seeds
 
 
 def derive_contender(text: str, sla: SLA) -> Contender:

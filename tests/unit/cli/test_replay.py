@@ -98,9 +98,34 @@ def test_an_unknown_policy_and_a_foreign_file_are_one_line(journal: Path, tmp_pa
     foreign = tmp_path / "foreign"
     foreign.write_text('{"a": 1}\n{"b": 2}\n')
     ran = penstock(foreign, "--policy", "gather")
-    assert ran.exit_code == 2 and "no Entry" in ran.stderr
+    assert ran.exit_code == 2 and "foreign: line 1 is no decision" in ran.stderr
     (tmp_path / "empty").touch()
     assert "holds no decision" in penstock(tmp_path / "empty").stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{}", b"[1,2]", b"abc", b"5", b"\xff\xfe", b'{"decision": null}', b'{"decision": {"number": 1}}'],
+)
+def test_a_line_that_is_no_decision_is_named_with_its_file_and_number(journal: Path, line: bytes) -> None:
+    for number, text in (
+        (1, line + b"\n"),
+        (3, b"\n".join(journal.read_bytes().splitlines()[:2]) + b"\n" + line),
+    ):
+        (other := journal.parent / "other.jsonl").write_bytes(text)
+        ran = penstock(other)
+        assert ran.exit_code == 2 and isinstance(ran.exception, SystemExit)
+        said = " ".join(ran.stderr.split())
+        assert f"other.jsonl: line {number} is no decision of a journal." in said
+        assert "a query's option `journal`" in said and "argument" not in said
+
+
+def test_the_last_line_of_a_journal_that_is_being_written_may_end_anywhere(journal: Path) -> None:
+    *whole, last = journal.read_bytes().splitlines()
+    ends = [at + 1 for at, letter in enumerate(last) if letter == ord("}")][:-1]
+    for end in (1, 5, len(last) // 2, *ends[:3]):
+        journal.write_bytes(b"\n".join([*whole, last[:end]]))
+        assert penstock(journal).exit_code == 0, last[:end]
 
 
 def test_a_policy_is_written_with_its_options_as_in_a_simulation(journal: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from penstock.cli.main import app
 from penstock.cli.simulate import derive_contender
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
+from penstock.sim.elastic.cases import Case
+from penstock.sim.elastic.compare import Result
 
 SHORT = ["simulate", "--hours", "0.01", "--policy", "static_18", "--policy", "static_20"]
 
@@ -105,6 +108,9 @@ def test_an_unknown_workload_is_refused_with_those_there_are() -> None:
         (("--seeds", "a"), "'a' is no seed"),
         (("--seeds", ""), "'' is no seed"),
         (("--seeds", "1,-2"), "'-2' is no seed"),
+        (("--seeds", "1,2,1"), "--seeds: 1 is given twice"),
+        (("--policy", "drs", "--policy", "drs"), "--policy: drs is given twice"),
+        (("--policy", "static_8", "--policy", "static_08"), "--policy: static_8 is given twice"),
         (("--interval", "0"), "--interval must be a positive number"),
         (("--interval", "-1"), "--interval must be"),
         (("--interval", "nan"), "--interval must be"),
@@ -138,3 +144,21 @@ def test_a_policy_can_be_heard_without_being_followed() -> None:
 def test_the_help_says_what_the_oracle_is() -> None:
     said = " ".join(CliRunner().invoke(app, ["simulate", "--help"]).stdout.replace("│", " ").split())
     assert "bounds them all" not in said and "in order of arrival" in said
+
+
+@pytest.mark.parametrize(
+    ("workload", "stated", "interval_s"),
+    [("order-stream", (), 0.1), ("logo-detection", (), 1.0), ("logo-detection", ("--interval", "0.5"), 0.5)],
+)
+def test_each_workload_has_an_interval_of_its_own(
+    workload: str, stated: tuple[str, ...], interval_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def look(cases: Iterable[Case], *rest: object) -> list[Result]:
+        seen.extend(case.interval_s for case in cases)
+        return []
+
+    monkeypatch.setattr("penstock.cli.simulate.compare", look)
+    result = CliRunner().invoke(app, ["simulate", workload, "--hours", "0.01", *stated])
+    assert result.exit_code == 0 and seen == [interval_s], result.output

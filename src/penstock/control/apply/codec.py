@@ -48,6 +48,15 @@ def decode(kind: type[T], line: bytes | str) -> T:
     return found
 
 
+def is_complete(line: bytes | str) -> bool:
+    """Return whether a line is JSON from its beginning to its end."""
+    try:
+        msgspec.json.decode(line)
+    except (msgspec.DecodeError, ValueError):
+        return False
+    return True
+
+
 def pack(value: Any) -> Any:
     """Return a dataclass as plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from penstock.control.apply.actuator import Outcome
-from penstock.control.apply.codec import decode, encode
+from penstock.control.apply.codec import JournalError, decode, encode, is_complete
 from penstock.control.apply.turns import Inputs as Inputs
 from penstock.control.apply.turns import Turn, pack_turns, unpack_turns
 from penstock.control.policy.protocol import Option
@@ -266,15 +266,18 @@ def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
     not go on.
 
     Raises:
-        JournalError: another line cannot be read.
+        JournalError: another line is no entry; the message begins with its number.
     """
-    kept = [line for line in lines if line.strip()]
+    kept = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     found: dict[tuple[str, int], Entry] = {}
     unnamed, last = 0, 0
-    for at, line in enumerate(kept):
-        if at == len(kept) - 1 and not line.strip().endswith(b"}" if isinstance(line, bytes) else "}"):  # type: ignore[arg-type]
+    for number, line in kept:
+        if number == kept[-1][0] and _is_cut_off(line):
             break
-        entry = decode_entry(line)
+        try:
+            entry = decode_entry(line)
+        except JournalError as error:
+            raise JournalError(f"line {number} is no decision of a journal.") from error
         if not entry.run:
             if entry.inputs is not None:
                 unnamed, last = unnamed + (entry.decision.number <= last), entry.decision.number
@@ -285,6 +288,12 @@ def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
             entry = replace(known, decision=entry.decision, turns=known.turns + entry.turns)
         found[place] = entry
     return list(found.values())
+
+
+def _is_cut_off(line: bytes | str) -> bool:
+    """Say whether a line has a beginning and no end, as the last one of a journal that is being written may."""
+    text = line if isinstance(line, bytes) else line.encode()
+    return text.lstrip().startswith(b"{") and not is_complete(text)
 
 
 def _changed(decision: Decision, **changes: object) -> Decision:

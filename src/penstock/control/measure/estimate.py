@@ -87,6 +87,13 @@ class ExecutorEstimate:
     spread: EpochSpread = EpochSpread()
     done_per_s: float | None = None
     """Rows a second that were completed; None where they were not counted."""
+    lasting_load: F64 | None = None
+    """`load` dealt among shards with few rows as it was over minutes, with the same sum; None where that is the same."""
+
+    @property
+    def dealt_load(self) -> F64:
+        """Load of each shard to deal shards to tasks by: of one with few rows, chance makes most of `load`."""
+        return self.load if self.lasting_load is None else self.lasting_load
 
     @property
     def k(self) -> int:

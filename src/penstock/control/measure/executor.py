@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from penstock.control.measure.dispersion import Dispersion
 from penstock.control.measure.estimate import EpochCosts, ExecutorEstimate
+from penstock.control.measure.lasting import LastingRates
 from penstock.control.measure.sample import F64, I64, ExecutorSample, NodeSample
 from penstock.control.measure.service import EWMA, ServiceRates
 from penstock.control.measure.smoothing import Smoothing
@@ -52,6 +53,7 @@ class ExecutorMeasure:
         """Rate of every shard when it was last here."""
         self._bytes_per_s = (0.0, 0.0)
         self._shard_rows, self._shard_s = np.zeros(shards), np.zeros(shards)
+        self._lasting = LastingRates(shards)
         self._epoch = EpochCosts()
         self._spread = SpreadMeasure()
         self.service = ServiceRates()
@@ -63,6 +65,7 @@ class ExecutorMeasure:
         fresh._spread = self._spread
         if len(fresh._shard_rows) == len(self._shard_rows):
             fresh._shard_rows, fresh._shard_s = self._shard_rows, self._shard_s
+            fresh._lasting = self._lasting
         return fresh
 
     def take(
@@ -109,6 +112,7 @@ class ExecutorMeasure:
         self._arrivals.put(left, np.zeros(len(left)))
         if inherited is not None:
             self._arrivals.put(new, inherited.arrival_per_s)
+            self._lasting.put(new, inherited.arrival_per_s)
             self._shard_rows[new], self._shard_s[new] = 1.0, inherited.row_s[new]
 
     def _count(
@@ -144,6 +148,7 @@ class ExecutorMeasure:
                 self._bytes_out.add_number(out_per_s, end_s - last_s),
             )
             last_s = end_s
+        self._lasting.add(per_s, elapsed_s)
         held = after.task_of >= 0
         self._arrival_per_s[~held] = 0.0
         np.copyto(self.known_per_s, self._arrival_per_s, where=held)
@@ -199,13 +204,15 @@ class ExecutorMeasure:
         measured_s = _mean([one.latency_s for one in seen], rows)
         p99 = [p99_s for one in seen if _is_number(p99_s := one.latency_p99_s)]
         service_per_s = self.service.service_per_s or unknown_per_s
+        row_s = self.derive_row_s(unknown_per_s)
+        load = np.where(held, self._arrival_per_s * row_s, 0.0)
         return ExecutorEstimate(
             self.name,
             sample.operator,
             sample.task_of.copy(),
             self.service.estimate_tasks(sample, nodes, speeds, unknown_per_s),
             self._arrival_per_s.copy(),
-            np.where(held, self._arrival_per_s * self.derive_row_s(unknown_per_s), 0.0),
+            load,
             np.where(held, sample.arrived - sample.completed, 0.0),
             latency_s,
             sample.state_bytes.copy(),
@@ -223,6 +230,7 @@ class ExecutorMeasure:
             _greatest([one.latency_quantiles_s for one in seen]),
             self._spread.known,
             sum(rows) / counted_s if counted_s > 0 else None,
+            self._lasting.derive_load(self._arrival_per_s, load, row_s, held, self._arrivals.span_s),
         )
 
 

@@ -32,6 +32,10 @@ class Smoother(Protocol):
     def put(self, where: npt.NDArray[np.bool_], value: F64) -> None:
         """Replace the memory at some places of an array."""
 
+    @property
+    def span_s(self) -> float:
+        """Time over which the values of an array were taken that it remembers."""
+
 
 class Smoothing(Protocol):
     """A setting that makes smoothers."""
@@ -99,9 +103,15 @@ class _Weighted:
         self._alpha = alpha
         self._smoothed: F64 | None = None
         self._number: float | None = None
+        self._elapsed_s = 0.0
+
+    @property
+    def span_s(self) -> float:
+        # As many values as a mean of which varies as much as this one.
+        return self._elapsed_s * (1 + self._alpha) / (1 - self._alpha)
 
     def add(self, value: F64, elapsed_s: float) -> F64:
-        before = self._smoothed
+        before, self._elapsed_s = self._smoothed, elapsed_s
         after = value if before is None else self._alpha * before + (1 - self._alpha) * value
         self._smoothed = np.array(after, dtype=np.float64)
         return self._smoothed.copy()
@@ -121,6 +131,10 @@ class _Windowed:
         self._kept: deque[tuple[F64, float]] = deque(maxlen=samples)
         """Values times the length of their interval, and that length."""
         self._numbers: deque[tuple[float, float]] = deque(maxlen=samples)
+
+    @property
+    def span_s(self) -> float:
+        return sum(length_s for _, length_s in self._kept)
 
     def add(self, value: F64, elapsed_s: float) -> F64:
         self._kept.append((np.asarray(value * elapsed_s, dtype=np.float64), elapsed_s))
@@ -149,6 +163,10 @@ class _Adapting:
         self._rate = _Windowed(setting.rate_samples)
         self._kept: deque[tuple[F64, float]] = deque(maxlen=setting.samples)
         """Things of each interval, by place, and its length."""
+
+    @property
+    def span_s(self) -> float:
+        return max(sum(length_s for _, length_s in self._kept), self._rate.span_s)
 
     def add(self, value: F64, elapsed_s: float) -> F64:
         rate = self._rate.add(value, elapsed_s)

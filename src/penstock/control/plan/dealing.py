@@ -24,7 +24,8 @@ def deal_shards(
 
     Shards of tasks that go are given away, the heaviest first, each to a task of the node its state is on as long as
     that stays within θ, else to the task that ends up least loaded. New tasks are filled from the most loaded ones to
-    2 - θ of the mean at least, where shards allow it; then the whole is balanced. Where nothing has load, shards count.
+    2 - θ of the mean at least, where shards allow it, and get their part of the shards without load; then the whole is
+    balanced. Where nothing has load, shards count.
 
     Args:
         tasks: every task there will be, index -> node.
@@ -35,7 +36,9 @@ def deal_shards(
     table = Table(shards, tasks, shards.speed if speed is None else speed, load)
     before = derive_imbalance(shards)
     _give_away(table, theta)
-    _fill(table, [int(p) for p, name in enumerate(table.names) if int(name) not in shards.tasks], theta)
+    new = [int(p) for p, name in enumerate(table.names) if int(name) not in shards.tasks]
+    _fill(table, new, theta)
+    _share_idle(table, new)
     limit = ROUNDS_PER_SHARD * len(load)
     moved = run_rounds(table, theta, limit)
     if fine is not None and (moved or tasks != shards.tasks):
@@ -68,6 +71,22 @@ def _fill(table: Table, new: Sequence[int], theta: float) -> None:
         place = min(hungry, key=lambda one: (times[one], one))
         if times[place] >= (2 - theta) * table.mean or not _feed(table, place, theta):
             hungry.discard(place)
+
+
+def _share_idle(table: Table, new: Sequence[int]) -> None:
+    """Give new tasks their part of the shards without load, those of their own node first: rows may come to them yet, and
+    the old tasks would have them all."""
+    idle = np.flatnonzero(table.mine & (table.load <= 0))
+    each = len(idle) // max(len(table.names), 1)
+    count = np.bincount(table.at[idle], minlength=len(table.names))
+    for place in new:
+        while count[place] < each:
+            over = idle[count[table.at[idle]] > each]
+            far = table.home[over] != table.node[place]
+            given = over[np.lexsort((-count[table.at[over]], far))[0]]
+            count[table.at[given]] -= 1
+            count[place] += 1
+            table.move(int(given), place)
 
 
 def _feed(table: Table, place: int, theta: float) -> bool:

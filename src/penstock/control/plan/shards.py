@@ -54,7 +54,7 @@ def derive_shards(executor: ExecutorEstimate) -> Shards:
     rate = executor.service_per_s
     return Shards(
         executor.name,
-        executor.load,
+        executor.dealt_load,
         executor.task_of,
         {task.index: task.node for task in executor.tasks},
         executor.state_bytes,

@@ -6,7 +6,7 @@ Numbers only, from the models' predictions and the measured latency (DRS III-B, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.control.model.allocation import (
@@ -16,42 +16,10 @@ from penstock.control.model.allocation import (
     min_processors,
     spread_processors,
 )
+from penstock.control.model.queues import ModelError
 from penstock.control.policy.hotness import HotShard
 from penstock.control.policy.protocol import Option
 from penstock.control.policy.wording import count, in_ms
-
-TOO_FEW_S = 3600.0
-"""Time for which cores that turned out too few are not tried again: a try costs T_ra of late rows, and code that was slow
-may have become fast."""
-
-_LOOKS_BACK_S = 10.0
-"""Time over which what waits is smoothed."""
-
-
-@dataclass(frozen=True)
-class TooFew:
-    """Cores that turned out too few, and what for."""
-
-    cores: int
-    load: float
-    at_s: float
-
-
-@dataclass
-class Waiting:
-    """Follows what waits in a group, as seconds of work."""
-
-    is_worked_off: bool = False
-    """Whether it is a tenth less than of late: latency is that of an earlier load, not of the cores there are."""
-    _smoothed_s: float = 0.0
-    _at_s: float | None = None
-
-    def look(self, at_s: float, waiting_s: float) -> None:
-        """Take what waits at this turn. Call once a turn."""
-        elapsed_s = at_s - self._at_s if self._at_s is not None else _LOOKS_BACK_S
-        self.is_worked_off = waiting_s < 0.9 * self._smoothed_s
-        self._smoothed_s += min(elapsed_s / _LOOKS_BACK_S, 1.0) * (waiting_s - self._smoothed_s)
-        self._at_s = at_s
 
 
 @dataclass(frozen=True)
@@ -131,7 +99,14 @@ def propose_split(group: Group, k_max: int, min_gain: float) -> Want:
     return Want(group, best.cores, symptom, best.latency_s, action, options=options)
 
 
-def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_gain: float) -> Want:
+def propose_fit(
+    group: Group,
+    bound_s: float,
+    t_min_s: float,
+    floor: int,
+    min_gain: float,
+    serves: Callable[[Mapping[str, int]], bool],
+) -> Want:
     """Problem (8): more cores on shortage, fewer under T_min, else the better split of as many (DRS IV-B).
 
     Where the model asks for no more than there is and the latency is over the bound all the same, the model errs, and
@@ -139,6 +114,8 @@ def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_ga
 
     Args:
         floor: fewest cores worth trying when some are given up.
+        serves: whether so many cores keep up with the load as shards can be dealt to them: the model takes all tasks of an
+            executor for equally loaded, and they are not. Asked before cores are given up.
 
     Raises:
         ModelError: no number of cores holds the bound.
@@ -166,8 +143,8 @@ def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_ga
             _change(group, more),
             options=(*options, _option(more)),
         )
-    fewer = need if need.total >= floor else assign_processors(group.stations, floor)
-    if seen_s < t_min_s and fewer.total < group.total and fewer.latency_s <= bound_s:
+    fewer = _find_fewer(group, need, bound_s, floor, serves) if seen_s < t_min_s else None
+    if fewer is not None:
         return Want(group, fewer.cores, symptom, fewer.latency_s, _change(group, fewer), options=options)
     if len(group.stations) == 1:
         return Want(group, group.current, symptom, now_s, options=options)
@@ -177,25 +154,62 @@ def propose_fit(group: Group, bound_s: float, t_min_s: float, floor: int, min_ga
     )
 
 
+def _find_fewer(
+    group: Group, need: Allocation, bound_s: float, floor: int, serves: Callable[[Mapping[str, int]], bool]
+) -> Allocation | None:
+    """Return an allocation with fewer cores than there are, `need` or as few more as keep up; None where none does.
+
+    Steps double, as each has all shards dealt on trial.
+    """
+    total, step = max(need.total, floor), 1
+    while total < group.total:
+        found = need if total == need.total else assign_processors(group.stations, total)
+        if found.latency_s <= bound_s and serves(found.cores):
+            return found
+        total, step = total + step, 2 * step
+    return None
+
+
 def is_short(group: Group, bound_s: float) -> bool:
     """Return whether cores are short: the measured latency is over the bound, or the load is not served."""
     seen_s = group.measured_s if group.measured_s is not None else 0.0
     return seen_s > bound_s or group.predict(group.current) == math.inf
 
 
-def propose_making_do(group: Group, usable: int, min_gain: float, problem: str) -> Want:
-    """Deal what can be had by load, where no allocation holds the bound or serves the load; only if that helps, or if
-    more than that is held."""
+def propose_making_do(group: Group, bound_s: float, usable: int, min_gain: float, problem: str) -> Want:
+    """Deal what can be had, where no allocation holds the bound or serves the load; only if that helps, or if more than
+    that is held. Where the load is served and the bound out of reach, it is all cores that help; else it goes by load."""
+    symptom, now_s, must = f"{group.label}: {problem}", group.predict(group.current), group.total > usable
+    stays = Want(group, group.current, symptom, now_s, problem=problem)
+    if group.hot is None and not must:
+        try:
+            found = _find_all_that_help(group, usable, min_gain)
+        except ModelError:
+            pass
+        else:
+            gains = found.latency_s < now_s * (1 - 2 * min_gain)
+            if not gains or not is_short(group, bound_s) or (found.total < group.total and now_s < math.inf):
+                return stays
+            return Want(group, found.cores, symptom, found.latency_s, _change(group, found), problem)
     least = {name: math.floor(load) + 1 for name, load in group.loads.items()}
     cores = least if sum(least.values()) <= usable else spread_by_load(group.loads, usable)
     most = {station.name: station.at_most or cores[station.name] for station in group.stations}
     cores = {name: min(max(k, 1), most[name]) for name, k in cores.items()}
-    now, must = busiest(group.loads, group.current), group.total > usable
+    now = busiest(group.loads, group.current)
     if not must and (now < 1 or busiest(group.loads, cores) > now * (1 - 2 * min_gain)):
-        now_s = group.predict(group.current)
-        return Want(group, group.current, f"{group.label}: {problem}", now_s, problem=problem)
+        return stays
     action = f"{group.label}: {count(sum(cores.values()), 'core')} by load, {in_ratio(cores)}"
-    return Want(group, cores, f"{group.label}: {problem}", group.predict(cores), action, problem)
+    return Want(group, cores, symptom, group.predict(cores), action, problem)
+
+
+def _find_all_that_help(group: Group, usable: int, min_gain: float) -> Allocation:
+    """Return the fewest cores whose latency is the least that can be had, but for what is no gain.
+
+    Raises:
+        ModelError: the load is not served.
+    """
+    best = assign_processors(group.stations, usable)
+    return min_processors(group.stations, best.latency_s * (1 + min_gain), usable)
 
 
 def spread_by_load(loads: Mapping[str, float], k_max: int) -> dict[str, int]:

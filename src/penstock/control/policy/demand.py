@@ -71,12 +71,26 @@ def derive_station(
     inside: StationModel
     if model == EPOCH:
         scale = rate / executor.rate_per_s if executor.rate_per_s > 0 else 1.0
-        scaled = replace(
-            executor, load=executor.load * scale / (1 - margin), arrival_per_s=executor.arrival_per_s * scale
-        )
-        inside = derive_epoch_station(scaled, k_max)
+        inside = derive_epoch_station(_as_it_lasts(executor, scale, margin), k_max)
     elif model == GIGK:
         inside = QueueStation(rate, service, executor.scv_arrival, executor.scv_service, margin)
     else:
         inside = QueueStation(rate, service, margin=margin)
     return Station(executor.name, demand.visits(executor.name), inside, at_most=shards)
+
+
+def _as_it_lasts(executor: ExecutorEstimate, scale: float, margin: float) -> ExecutorEstimate:
+    """Return an executor at the rate it will have, its shards as loaded as they are over minutes: by the rows of a few
+    seconds most might have none, and the best split would be another one every turn."""
+    arrival = executor.arrival_per_s
+    if executor.lasting_load is not None and float(executor.load.sum()) > 0:
+        few = executor.lasting_load != executor.load
+        together = float(executor.lasting_load[few].sum())
+        per_load = float(arrival[few].sum()) / together if together > 0 else 0.0
+        arrival = np.where(few, executor.lasting_load * per_load, arrival)
+    return replace(
+        executor,
+        load=executor.dealt_load * scale / (1 - margin),
+        lasting_load=None,
+        arrival_per_s=arrival * scale,
+    )

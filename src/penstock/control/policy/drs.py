@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.model.allocation import assign_processors, min_processors
 from penstock.control.model.queues import ModelError
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.allocating import (
-    TOO_FEW_S,
     Group,
-    TooFew,
-    Waiting,
     Want,
     busiest,
     derive_options,
@@ -30,6 +28,7 @@ from penstock.control.policy.allocating import (
     spread_by_load,
 )
 from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, derive_station
+from penstock.control.policy.following import Followed
 from penstock.control.policy.hotness import find_hot_shard
 from penstock.control.policy.mapping import is_known, tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
@@ -82,9 +81,7 @@ class DrsPolicy:
     _changed_at_s: float | None = None
     _checked: bool = False
     """Whether the configuration was looked at under a measured load."""
-    _too_few: dict[str, TooFew] = field(default_factory=dict)
-    """By group."""
-    _waiting: dict[str, Waiting] = field(default_factory=dict)
+    _followed: dict[str, Followed] = field(default_factory=dict)
     """By group."""
 
     def __post_init__(self) -> None:
@@ -160,10 +157,9 @@ class DrsPolicy:
             return no_change(str(error), "nothing can help")
         bound_s = self._bound_s(sla)
         for group in groups:
-            self._waiting.setdefault(group.label, Waiting()).look(now.at_s, group.waiting_s)
-        usable = derive_usable_cores(now, limits)
+            self._followed.setdefault(group.label, Followed()).look(now.at_s, group.waiting_s, group.loads)
         return self._compose(
-            now, sla, limits, [self._decide(group, now.at_s, bound_s, usable) for group in groups]
+            now, sla, limits, [self._decide(group, now, limits, bound_s) for group in groups]
         )
 
     def _propose_refusal(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal | None:
@@ -205,14 +201,33 @@ class DrsPolicy:
         hot = find_hot_shard(now, executors)
         return [Group("all", list(stations.values()), now.latency_s, current, loads, waiting_s, hot)]
 
-    def _decide(self, group: Group, at_s: float, bound_s: float, usable: int) -> Want:
+    def _decide(self, group: Group, now: Estimate, limits: Limits, bound_s: float) -> Want:
+        usable = derive_usable_cores(now, limits)
+        most, followed = min(self.k_max or usable, usable), self._followed[group.label]
         try:
             if self.k_max is not None:
-                return propose_split(group, min(self.k_max, usable), self.min_gain)
-            floor = self._floor(group, at_s)
-            return propose_fit(group, bound_s, self._t_min_s(bound_s), floor, self.min_gain)
+                return propose_split(group, most, self.min_gain)
+            serves = partial(self._serves, now, limits, group)
+            floor, t_min_s = followed.floor(now.at_s), self._t_min_s(bound_s)
+            found = propose_fit(group, bound_s, t_min_s, floor, self.min_gain, serves)
         except ModelError as error:
-            return propose_making_do(group, min(self.k_max or usable, usable), self.min_gain, str(error))
+            followed.holds(False, now.at_s)
+            return propose_making_do(group, bound_s, most, self.min_gain, str(error))
+        # A mere re-split can wait until it is certain; what is short, or not needed, cannot.
+        is_split = bool(found.action) and sum(found.cores.values()) == group.total
+        if is_split == followed.holds(is_split, now.at_s):
+            return found
+        return replace(found, cores=group.current, action="", predicted_s=group.predict(group.current))
+
+    def _serves(self, now: Estimate, limits: Limits, group: Group, cores: Mapping[str, int]) -> bool:
+        """Say whether fewer cores keep up with the load even where shards cannot be dealt evenly."""
+        loads = self._followed[group.label].loads
+        if busiest(loads, cores) >= 1:
+            return False
+        if self.migration == UNIT:
+            return True  # one task at a time, and every step looks again
+        placed = plan_cores(now, limits, cores, loads)
+        return all(loads[name] / one.plan.k * one.balance.delta_after < 1 for name, one in placed.items())
 
     def _squeeze(self, wants: list[Want], usable: int) -> list[Want]:
         """Deal the cores there are where more are wanted: by marginal benefit, by load where they do not suffice."""
@@ -266,7 +281,9 @@ class DrsPolicy:
             why = f"nothing can help: {why}" if why else "the numbers fit"
             return relief or no_change(symptom, why, options, predicted)
         if placed:
-            self._note_too_few([want.group for want in wants if want.action and _grows(want)], now.at_s)
+            for want in wants:
+                if want.action and _grows(want):
+                    self._followed[want.group.label].note_too_few(want.group.total, now.at_s)
             if all(placed[name].k == cores[name] for name in placed):
                 self._changed_at_s = now.at_s
         actions = list(dict.fromkeys(want.action for want in wants if want.action)) if placed else []
@@ -288,23 +305,11 @@ class DrsPolicy:
             total += max(sum(want.cores.values()), least if want.problem else 0)
         return total - usable
 
-    def _note_too_few(self, groups: list[Group], at_s: float) -> None:
-        """Note what more cores are given for; what is being worked off came with an earlier load and tells nothing."""
-        for group in groups:
-            if not self._waiting[group.label].is_worked_off:
-                self._too_few[group.label] = TooFew(group.total, sum(group.loads.values()), at_s)
-
-    def _floor(self, group: Group, at_s: float) -> int:
-        """Return the fewest cores worth trying: more than turned out too few, until the load is a tenth lower."""
-        noted = self._too_few.get(group.label)
-        if noted is None or at_s - noted.at_s > TOO_FEW_S:
-            return 1
-        return noted.cores + 1 if sum(group.loads.values()) > 0.9 * noted.load else 1
-
     def _realize(self, now: Estimate, limits: Limits, cores: Mapping[str, int]) -> dict[str, ExecutorPlan]:
         if self.migration == UNIT:
             return plan_unit_steps(now, limits, cores, self.margin)
-        return {name: placement.plan for name, placement in plan_cores(now, limits, cores).items()}
+        loads = {name: load for one in self._followed.values() for name, load in one.loads.items()}
+        return {name: placement.plan for name, placement in plan_cores(now, limits, cores, loads).items()}
 
     def _relieve(self, now: Estimate, sla: SLA, why: str) -> Proposal | None:
         if not self.balances:

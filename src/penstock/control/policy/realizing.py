@@ -19,14 +19,20 @@ from penstock.control.policy.negotiation import FreeCores, derive_free_cores
 from penstock.control.policy.protocol import Limits
 from penstock.control.policy.switching import UnitStrategy, find_scale_in, find_scale_out
 
+_FINEST = 1.02
+"""δ that is not worth going below: every step takes more moves than the one before."""
+
 
 def plan_cores(
-    now: Estimate, limits: Limits, cores: Mapping[str, int], theta: float = THETA
+    now: Estimate, limits: Limits, cores: Mapping[str, int], loads: Mapping[str, float] | None = None
 ) -> dict[str, Placement]:
     """Return the placement of every executor whose number of cores changes.
 
     Cores are given up first, so that others can have them, and those of nodes that give more than they have before all.
     Where nodes or limits have fewer cores than asked for, executors get what is left in the order of `cores`.
+
+    Args:
+        loads: core-seconds a second of each executor; those that its cores hardly serve are balanced more finely.
     """
     free = derive_free_cores(now, limits)
     by_node = {name: Counter(task.node for task in now.executors[name].tasks) for name in cores}
@@ -47,8 +53,17 @@ def plan_cores(
     found = {}
     for name, held in by_node.items():
         if held.total() != now.executors[name].k:
+            theta = derive_theta((loads or {}).get(name, 0.0) / max(held.total(), 1))
             found[name] = plan_executor(derive_shards(now.executors[name]), held, speed, theta)
     return found
+
+
+def derive_theta(fill: float) -> float:
+    """Return the δ to balance to where tasks are filled to `fill` on average: θ, and less where the busiest task would be
+    filled to more than half way from there to all of its time. What is not served at all is not served by balancing."""
+    if not 0 < fill < 1:
+        return THETA
+    return min(max((1 + fill) / (2 * fill), _FINEST), THETA)
 
 
 def plan_unit_steps(

@@ -32,6 +32,9 @@ BUILT_IN: dict[str, str] = {
 }
 """Name -> `module:class`, imported when it is first asked for."""
 
+_NAME = "name"
+"""What a policy goes by in journals, and what guards and models are chosen by: no option, though a field of it."""
+
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 _REGISTERED: dict[str, Callable[..., Policy]] = {}
@@ -72,13 +75,19 @@ def make_policy(text: str, **options: Any) -> Policy:
     """
     if not isinstance(text, str):
         raise DeclarationError(f"a policy is named by text, such as 'penstock', not {text!r}.")
-    if text == ADVISE or text.startswith(f"{ADVISE}:"):
-        return Advise(make_policy(text.partition(":")[2] or DEFAULT, **options))
-    name, _, rest = text.partition(":")
-    stated = dict(_read_option(text, part) for part in rest.split(",")) if rest else {}
+    name, colon, rest = text.partition(":")
+    if name == ADVISE:
+        if rest.partition(":")[0] == ADVISE or (colon and not rest):
+            raise DeclarationError(
+                f"policy '{text}': write {ADVISE}, or {ADVISE}:NAME with one policy's name."
+            )
+        return Advise(make_policy(rest or DEFAULT, **options))
+    stated = {**(dict(_read_option(text, part) for part in rest.split(",")) if colon else {}), **options}
     factory = _REGISTERED.get(name) or _load(name)
+    if _NAME in stated:
+        raise _unknown_option(name, _NAME)
     try:
-        return factory(**{**stated, **options})
+        return factory(**stated)
     except TypeError as error:
         raise _explain(name, error) from error
 
@@ -112,10 +121,14 @@ def _explain(name: str, error: TypeError) -> DeclarationError:
     unknown = _UNEXPECTED.search(str(error))
     if unknown is None:
         return DeclarationError(f"policy '{name}': {error}.")
-    there = [one for one in _options_of(name) if one != "name"]
-    near = difflib.get_close_matches(unknown[1], there, 1, 0.6)
+    return _unknown_option(name, unknown[1])
+
+
+def _unknown_option(name: str, option: str) -> DeclarationError:
+    there = [one for one in _options_of(name) if one != _NAME]
+    near = difflib.get_close_matches(option, there, 1, 0.6)
     hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(there) or 'none'}."
-    return DeclarationError(f"policy '{name}' has no option '{unknown[1]}'; {hint}")
+    return DeclarationError(f"policy '{name}' has no option '{option}'; {hint}")
 
 
 def _options_of(name: str) -> list[str]:

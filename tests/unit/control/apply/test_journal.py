@@ -178,7 +178,7 @@ def test_what_became_known_later_is_put_together_and_a_cut_last_line_is_left_out
     for kept in (lines, [*lines, lines[0][:100]]):
         (entry,) = read_entries(kept)
         assert same(entry, journal.entries()[0])
-    with pytest.raises(JournalError, match="line of the journal"):
+    with pytest.raises(JournalError, match="line 1 is no decision"):
         read_entries([lines[0][:100], *lines])
 
 

@@ -82,3 +82,15 @@ def test_idle_shards_do_not_all_go_to_one_task() -> None:
     load = np.where(shards.task_of == 2, 0.0, 1.0)
     found = deal_shards(Shards("match", load, shards.task_of, shards.tasks), {0: "a", 1: "a"})
     assert np.bincount(found.task_of).tolist() == [45, 45]
+
+
+def test_new_tasks_get_their_part_of_shards_without_load_those_of_their_node_first() -> None:
+    load = np.zeros(240)
+    load[40:88] = 1.0
+    before = Shards("extract", load, (np.arange(240) % 2).astype(np.int32), {0: "a", 1: "b"})
+    found = deal_shards(before, {0: "a", 1: "b", 2: "a", 3: "b", 4: "a"})
+    counts = np.bincount(found.task_of)
+    assert counts.min() >= 45 and counts.max() <= 51
+    assert found.delta_after <= THETA
+    moved_on = before.task_of[(found.task_of == 3) & (load == 0)]
+    assert (moved_on == 1).all(), "idle shards of the same node are moved without copying state"

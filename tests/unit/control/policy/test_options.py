@@ -65,10 +65,7 @@ def test_whole_numbers_of_any_kind_and_options_that_may_be_left_open_are_taken()
 def test_text_is_read_as_name_and_options_and_arguments_win() -> None:
     made: Any = make_policy("advise:streamswitch:margin=0.4,alert_s=2", alert_s=3)
     assert made.name == "advise:streamswitch" and (made.policy.margin, made.policy.alert_s) == (0.4, 3)
-    for wrong in ("drs:", "drs:=1", "drs:k_max", "drs:k_max=1,,"):
-        if wrong == "drs:":
-            assert make_policy(wrong).name == "drs"
-            continue
+    for wrong in ("drs:", "drs:=1", "drs:k_max", "drs:k_max=1,,", "advise:drs:"):
         with pytest.raises(DeclarationError, match="name=value"):
             make_policy(wrong)
     with pytest.raises(DeclarationError, match="named by text"):
@@ -79,6 +76,20 @@ def test_text_is_read_as_name_and_options_and_arguments_win() -> None:
 def test_an_option_that_there_is_not_is_refused_with_those_there_are(policy: str) -> None:
     with pytest.raises(DeclarationError, match=rf"policy '{policy}' has no option 'qqqq'; it has \w+"):
         make_policy(policy, qqqq=1)
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN))
+def test_the_name_of_a_policy_is_no_option(policy: str) -> None:
+    with pytest.raises(DeclarationError, match=rf"policy '{policy}' has no option 'name'"):
+        make_policy(f"{policy}:name=other")
+    with pytest.raises(DeclarationError, match=rf"policy '{policy}' has no option 'name'"):
+        make_policy(policy, name="other")
+
+
+@pytest.mark.parametrize("text", ["advise:advise", "advise:advise:drs", "advise:"])
+def test_advice_is_given_on_one_policy(text: str) -> None:
+    with pytest.raises(DeclarationError, match=rf"policy '{text}': write advise, or advise:NAME"):
+        make_policy(text)
 
 
 def test_an_option_that_is_nearly_right_is_refused_with_the_right_one() -> None:
