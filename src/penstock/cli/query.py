@@ -19,6 +19,10 @@ app = typer.Typer(no_args_is_help=True, help="Ask a running query for other core
 
 MOST = 65_535
 """Largest number of a shard or task, and most cores that can be asked for."""
+MOST_DIGITS = 20
+"""Zeros in front included."""
+ANSWER_S = 5.0
+"""What is left of the time that somebody waits for the query to say what came of it."""
 Folder = Annotated[Path, typer.Argument(help="the folder given as checkpointLocation")]
 Operator = Annotated[str, typer.Argument(help="name of the operator")]
 Json = Annotated[
@@ -87,7 +91,9 @@ def drain(
     json: Json = None,
 ) -> None:
     """Take everything of the query off a node."""
-    _ask(checkpoint, Request("drain", time.time(), node=node, release=release), timeout, json)
+    wait_s = max(timeout / 2, timeout - ANSWER_S)
+    asked = Request("drain", time.time(), node=node, release=release, wait_s=wait_s)
+    _ask(checkpoint, asked, timeout, json)
 
 
 @app.command()
@@ -151,12 +157,17 @@ def read_shards(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = (one.strip() for one in part.partition("-"))
         ends = [first, last] if dash else [first, first]
-        if not all(one.isascii() and one.isdigit() and int(one) <= MOST for one in ends):
+        if not all(_is_number(one) for one in ends):
             raise _wrong_shards(text, part)
         if int(ends[0]) > int(ends[1]):
             raise _wrong_shards(text, part)
         found += range(int(ends[0]), int(ends[1]) + 1)
     return list(dict.fromkeys(found))
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is one that can be meant; of thousands of digits Python reads none."""
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS and int(text) <= MOST
 
 
 def _wrong_shards(text: str, part: str) -> DeclarationError:
@@ -174,7 +185,7 @@ def read_nodes(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         node, equals, count = (one.strip() for one in part.partition("="))
-        if not (equals and node and count.isascii() and count.isdigit() and int(count) <= MOST):
+        if not (equals and node and _is_number(count)):
             raise DeclarationError(
                 f"--nodes {text!r}: {part!r} is no node; write executor id=cores, such as 0=3,1=1."
             )

@@ -9,7 +9,7 @@ the committed chain names it.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +21,12 @@ from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.handing import Handing
 from penstock.dataplane.moves import Moves
 from penstock.dataplane.placement import Placement
+from penstock.dataplane.plans_under_way import PlansUnderWay, UnderWay
 from penstock.dataplane.resuming import derive_placed
 from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.shards import NOBODY, Holding
 from penstock.dataplane.state.protocol import U16
-from penstock.dataplane.undoing import Before, keep_what_runs, note_before, put_back
+from penstock.dataplane.undoing import keep_what_runs, note_before, put_back
 from penstock.errors import CorruptFileError
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ class Placing:
         self.copies = Copies(engine)
         self.handing = Handing()
         self.plans = AskedPlans()
-        self._deadlines: dict[str, float] = {}
-        self._before: dict[str, Before] = {}
-        """By stage with a plan under way: what is put back if it is given up."""
+        self.under_way = PlansUnderWay(self.plans)
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
@@ -101,7 +100,7 @@ class Placing:
         """Note beside the chains where plans have put their stages; what is under way counts when it is done."""
         nodes, placed = self._engine.serving.nodes_of_leases(), self._engine.chains.placed
         for name, run in self._runs.items():
-            if self.is_planned(name):
+            if self.under_way.find(name) is not None:
                 continue
             found = derive_placed(run.spec, run.slots, run.shards.goal, nodes)
             placed.pop(name, None)
@@ -117,12 +116,14 @@ class Placing:
         """
         self._engine.serving.check(wanted)
         now = self._engine.now()
+        before = {}
         for one in wanted:
-            earlier = self._before.get(one.stage)
-            self._before[one.stage] = note_before(self._runs[one.stage], one.tasks, earlier)
+            awaited = self.under_way.find_awaited(one.stage)
+            earlier = awaited.before.get(one.stage) if awaited is not None else None
+            before[one.stage] = note_before(self._runs[one.stage], one.tasks, earlier)
             self.plans.begin(one.stage, self.is_settled(one.stage))
             self._want(one, now)
-            self._deadlines[one.stage] = now + timeout_s
+        self.under_way.begin(before, now + timeout_s)
         self._engine.serving.assign()
 
     def _want(self, one: Placement, now: float) -> None:
@@ -141,8 +142,8 @@ class Placing:
         self.copies.forget_useless(run)
 
     def is_planned(self, stage: str) -> bool:
-        """Whether a plan for a stage is under way."""
-        return stage in self._deadlines
+        """Whether a stage has a plan and has not been as that wants it yet."""
+        return self.under_way.find_awaited(stage) is not None
 
     def is_settled(self, stage: str) -> bool:
         """Whether a stage is as the last plan wants it."""
@@ -160,34 +161,41 @@ class Placing:
         return self.plans.why_not(stage)
 
     def give_up_late_plans(self, now: float) -> None:
-        """A plan whose cores do not come leaves the old one running."""
-        for stage, at in list(self._deadlines.items()):
-            if self.is_settled(stage):
-                del self._deadlines[stage]
-                self._before.pop(stage, None)
-                self._engine.note_placed()
-            elif now >= at:
-                self._give_up(self._runs[stage], now)
+        """A plan whose cores do not come leaves the old one running, on all stages that it is for."""
+        if self.under_way.note_reached(self.is_settled):
+            self._engine.note_placed()
+        for late in self.under_way.take_late(now):
+            self._give_up(late, now)
 
-    def _give_up(self, run: Run, now: float) -> None:
-        stage = run.spec.name
-        del self._deadlines[stage]
-        before = self._before.pop(stage, None)
-        waiting = [slot.index for slot in run.slots.values() if slot.lease is None and not slot.leaving]
+    def _give_up(self, late: UnderWay, now: float) -> None:
+        stages = self.under_way.stages_of(late)
+        waiting = {stage: found for stage in stages if (found := self._waiting(stage, late))}
         if not waiting:
             return  # it is only slow
-        if before is not None:
-            put_back(run, before, self._engine.serving.usable_nodes())
-            self._deadlines[stage] = now + PUT_BACK_S
-            self.plans.give_up(stage, f"no lease came up in time for task {', '.join(map(str, waiting))}")
-        else:
-            keep_what_runs(run)
-        if run.spec.kind == "operator":
-            stay = run.ready & (run.task_of == run.shards.goal)
-            self.moves.forget(run, np.flatnonzero(stay).astype(np.uint16))
-            self.moves.ask(run, run.shards.displaced(), now)
-            self.copies.forget_useless(run)
+        for stage in stages if late.before else waiting:
+            run = self._runs[stage]
+            if late.before:
+                put_back(run, late.before[stage], self._engine.serving.usable_nodes())
+                self.plans.give_up(stage, _why_given_up(stage, waiting))
+                self.under_way.turn_back(stage, now + PUT_BACK_S)
+            else:
+                keep_what_runs(run)
+            self._forget_given_up(run, now)
         self._engine.serving.assign()
+
+    def _waiting(self, stage: str, late: UnderWay) -> list[int]:
+        """Tasks of a stage for which no lease has come up since the plan began."""
+        slots = self._runs[stage].slots.values() if stage not in late.reached else ()
+        return [slot.index for slot in slots if slot.lease is None and not slot.leaving]
+
+    def _forget_given_up(self, run: Run, now: float) -> None:
+        """Its shards go elsewhere than they were asked to."""
+        if run.spec.kind != "operator":
+            return
+        stay = run.ready & (run.task_of == run.shards.goal)
+        self.moves.forget(run, np.flatnonzero(stay).astype(np.uint16))
+        self.moves.ask(run, run.shards.displaced(), now)
+        self.copies.forget_useless(run)
 
     # -- between two epochs -------------------------------------------------------------------------------------------
 
@@ -357,3 +365,9 @@ class Placing:
         if slot.lease is None:
             self._engine.serving.assign()
         self.bring_absent(run)
+
+
+def _why_given_up(stage: str, waiting: Mapping[str, Sequence[int]]) -> str:
+    if stage in waiting:
+        return f"no lease came up in time for task {', '.join(map(str, waiting[stage]))} of '{stage}'"
+    return f"'{stage}' went back with " + " and ".join(f"'{one}'" for one in waiting)

@@ -40,6 +40,8 @@ class Request(msgspec.Struct, frozen=True):
     release: bool = False
     latency_s: float = 0.0
     policy: str = ""
+    wait_s: float = 0.0
+    """How long the query may wait for what was asked for to be done; 0: as long as it waits by itself."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.dataplane.requests import Answer, Request
 from penstock.errors import PlanError
+from penstock.spark.asking import DRAIN_S
 from penstock.topology.sla import SLA
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _merge(query: Query, asked: Request) -> Answer:
 
 
 def _drain(query: Query, asked: Request) -> Answer:
-    return Answer(True, query.drain(asked.node, asked.release))
+    return Answer(True, query.drain(asked.node, asked.release, asked.wait_s or DRAIN_S))
 
 
 def _undrain(query: Query, asked: Request) -> Answer:

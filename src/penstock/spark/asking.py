@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from penstock.spark.elasticity import Elasticity
     from penstock.spark.shell import SparkShell
 
+DRAIN_S = 60.0
+"""How long a drain is waited for where nobody says how long."""
+
 
 class Asking(ABC):
     """The part of a query's handle that asks for changes while rows flow."""
@@ -95,7 +98,7 @@ class Asking(ABC):
         self._check_asked("merge", operator)
         return self.elasticity.by_hand.merge(operator)
 
-    def drain(self, node: str | int, release: bool = False, timeout: float = 60.0) -> str:
+    def drain(self, node: str | int, release: bool = False, timeout: float = DRAIN_S) -> str:
         """Take everything of this query off a node, and wait until it is; with `release`, give the node back to Spark.
 
         Raises:

@@ -5,6 +5,7 @@ Makes the loop and gives it samples and limits. Decides nothing, and carries out
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections import Counter
@@ -57,6 +58,8 @@ class Elasticity:
         self.by_hand = ByHand(shell, spark, self._actuator, self._note)
         """What a user asks for."""
         self._steering: Steering | None = None
+        self._holding = threading.Lock()
+        """For whoever makes the loop or changes it. What ends the query takes none: the hub may be asked under this one."""
         self.journal = ""
         """File that decisions are appended to; none where it is empty."""
         self.every_s = 1.0
@@ -89,6 +92,10 @@ class Elasticity:
         if every_s is not None:
             every_s = check_seconds("every_s", every_s)
         chosen = make_policy_for(sla, policy, **options)
+        with self._holding:
+            self._hold(sla, chosen, every_s)
+
+    def _hold(self, sla: SLA, chosen: Policy, every_s: float | None) -> None:
         self._quantile = None if sla.is_mean else float(sla.quantile)
         self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:

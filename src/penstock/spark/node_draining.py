@@ -1,7 +1,8 @@
 """Takes a query off a node: plans, waits, gives the node back if that is wanted, and lets it be used again.
 
 A node is marked as drained before its plan begins, so that nothing new lands there, and stays so until a person takes the
-mark off. Where a drain is refused or fails, the mark goes with it.
+mark off. Where a drain is refused or fails, the mark goes with it. The engine keeps the marks, so they end with the query:
+after a restart no node is drained.
 """
 
 from __future__ import annotations

@@ -57,15 +57,18 @@ def test_verbs_reach_the_query_with_what_was_typed(tmp_path: Path) -> None:
             ("move", tmp_path, "match", "--shards", "3,17,20-22", "--task", 1),
             ("hold", tmp_path, "--latency", 0.5, "--policy", "drs:k_max=8"),
             ("drain", tmp_path, 2, "--release"),
+            ("drain", tmp_path, 2, "--timeout", 300),
+            ("drain", tmp_path, 2, "--timeout", 6),
         ):
             ran = penstock(*arguments)
             assert ran.exit_code == 0 and f"did {arguments[0]}" in ran.stdout, ran.output
-    cores, where, move, hold, drain = seen
+    cores, where, move, hold, drain, long, short = seen
     assert (cores.operator, cores.cores, cores.nodes) == ("match", 4, {})
     assert (where.cores, where.nodes) == (4, {"0": 3, "1": 1})
     assert (move.shards, move.task) == ([3, 17, 20, 21, 22], 1)
     assert (hold.latency_s, hold.policy) == (0.5, "drs:k_max=8")
-    assert (drain.node, drain.release) == ("2", True)
+    assert (drain.node, drain.release, drain.wait_s) == ("2", True, 85.0)
+    assert (long.wait_s, short.wait_s) == (295.0, 3.0), "the answer comes before nobody waits for it"
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,8 @@ def test_verbs_reach_the_query_with_what_was_typed(tmp_path: Path) -> None:
         (("move", "--shards", "3,", "--task", 0), "'' is no shard"),
         (("move", "--shards", "-3", "--task", 0), "'-3' is no shard"),
         (("move", "--shards", "0-4000000000", "--task", 0), "is no shard"),
+        (("move", "--shards", "9" * 4_400, "--task", 0), "is no shard"),
+        (("move", "--shards", "0-" + "9" * 4_400, "--task", 0), "is no shard"),
         (("move", "--shards", "3", "--task", -1), "--task -1"),
         (("rescale", "--cores", 3_000_000_000), "between 1 and 65,535"),
         (("rescale", "--cores", 0), "between 1 and"),
@@ -84,6 +89,7 @@ def test_verbs_reach_the_query_with_what_was_typed(tmp_path: Path) -> None:
         (("rescale", "--nodes", "0=3,1"), "'1' is no node"),
         (("rescale", "--nodes", "0=3,0=1"), "named twice"),
         (("rescale", "--nodes", "0=-3"), "is no node"),
+        (("rescale", "--nodes", "0=" + "9" * 4_400), "is no node"),
         (("hold", "--latency", "nan"), "latency must be"),
         (("hold", "--latency", "inf"), "latency must be"),
         (("pause", "--timeout", "nan"), "--timeout"),

@@ -20,8 +20,8 @@ from penstock.spark.applying import SparkActuator
 class Story:
     """A run, and the actuator that carries out plans on it."""
 
-    def __init__(self, folder: Path, comes: bool = False) -> None:
-        self.driver = started(folder)
+    def __init__(self, folder: Path, comes: bool = False, capacity: int = 6) -> None:
+        self.driver = started(folder, capacity=capacity)
         self.engine, self.shell = self.driver.engine, shell_of(self.driver)
         self.nodes = Nodes(self.driver, comes)
         self.actuator = SparkActuator(self.shell, self.nodes)
@@ -137,11 +137,58 @@ def test_a_plan_that_was_given_up_stays_so_when_a_later_one_is_carried_out(story
     before = story.actuator.current()["fold"]
     story.driver.delays = Delays(lease_start=(200.0, 200.0))
     first = story.actuator.apply(Plan(one_core_more(story.actuator)))
-    story.engine.placing._deadlines["fold"] = story.engine.now()
+    story.engine.placing.under_way.find("fold").deadline = story.engine.now()
     until(story.driver, story.shell, lambda: story.engine.placing.why_not("fold"))
     second = story.actuator.apply(Plan({"fold": before}))
     assert story.outcome(second).ok
     assert "no lease came up in time" in story.outcome(first).reason
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_plan_of_which_one_operator_waits_in_vain_leaves_nothing_of_the_other(
+    tmp_path: Path, paused: bool
+) -> None:
+    story = Story(tmp_path, capacity=9)
+    before, placing = story.look(), story.engine.placing
+    task_of = story.actuator.current()["fold"].task_of
+    fewer = ExecutorPlan({0: ""}, np.where(task_of < 0, task_of, 0).astype(np.int32))
+    gather = story.actuator.current()["gather"]
+    task_of = gather.task_of.copy()
+    task_of[:2] = 8, 9
+    more = ExecutorPlan({**gather.tasks, 8: "", 9: ""}, task_of)
+    story.driver.delays = Delays(lease_start=(200.0, 200.0))
+    ticket = story.actuator.apply(Plan({"fold": fewer, "gather": more}, global_pause=paused))
+    until(story.driver, story.shell, lambda: placing.under_way.find("gather") and placing.is_settled("fold"))
+    assert story.actuator.status(ticket) is None
+    placing.under_way.find("gather").deadline = story.engine.now()
+    story.driver.delays = Delays(lease_start=(0.005, 0.05))
+    found = story.outcome(ticket)
+    assert not found.ok and "'fold' went back with 'gather'" in found.reason
+    assert "no lease came up in time for task" in found.reason
+    until(story.driver, story.shell, lambda: all(map(placing.is_settled, story.engine.runs)))
+    story.driver.run_until(0.2)
+    assert story.look() == before and not any(run.paused for run in story.engine.runs.values())
+
+
+def test_shards_that_passed_stay_where_they_are_when_the_cores_of_the_same_plan_are_given_up(
+    tmp_path: Path,
+) -> None:
+    story = Story(tmp_path, capacity=9)
+    engine = story.engine
+    gather = story.actuator.current()["gather"]
+    task_of = gather.task_of.copy()
+    task_of[0] = 9
+    story.driver.delays = Delays(lease_start=(200.0, 200.0))
+    more = {"gather": ExecutorPlan({**gather.tasks, 8: "", 9: ""}, np.where(task_of == 1, 8, task_of))}
+    ticket = story.actuator.apply(Plan(more, passes=(Pass("fold", "", (0, 2)),)))
+    until(story.driver, story.shell, lambda: engine.redealing.made)
+    engine.placing.under_way.find("gather").deadline = engine.now()
+    story.driver.delays = Delays(lease_start=(0.005, 0.05))
+    found = story.outcome(ticket)
+    assert not found.ok and "no lease came up in time for task" in found.reason
+    until(story.driver, story.shell, lambda: engine.placing.is_settled("gather"))
+    assert engine.runs["fold#2"].shards.mine().tolist() == [0, 2]
+    assert np.array_equal(story.actuator.current()["gather"].task_of, gather.task_of)
 
 
 def test_a_node_that_a_plan_gives_back_gets_no_task_any_more_and_every_task_leaves_it(story: Story) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,9 @@ import numpy as np
 import pytest
 
 from penstock.control.plan.shards import Shards
+from penstock.control.policy.protocol import Limits
 from penstock.errors import DeclarationError, PenstockError, PlanError
+from penstock.spark import elasticity as elastic
 from penstock.spark.arguments import check_bound, check_cores, check_node, check_nodes, check_shards
 from penstock.spark.by_hand import check_room, share_cores
 from penstock.spark.elasticity import Elasticity
@@ -145,6 +149,7 @@ def test_options_of_a_policy_are_given_where_a_bound_is_held() -> None:
     elasticity = Elasticity.__new__(Elasticity)
     elasticity._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
     elasticity._steering = SimpleNamespace(loop=loop)  # type: ignore[assignment]
+    elasticity._holding = threading.Lock()
     elasticity.hold(0.5, "drs", k_max=8)
     elasticity.hold(SLA(0.5), "drs:k_max=9")
     elasticity.hold(SLA(0.5), "advise:drs:k_max=9", k_max=10)
@@ -153,6 +158,28 @@ def test_options_of_a_policy_are_given_where_a_bound_is_held() -> None:
     for wrong in ({"k_max": 1.5}, {"k_mx": 3}):
         with pytest.raises(PenstockError, match="k_max"):
             elasticity.hold(0.5, "drs", **wrong)
+
+
+def test_two_who_hold_a_bound_at_once_make_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def make(loop: Any, *_: object) -> Any:
+        time.sleep(0.1)  # time enough for the other to come in between
+        made.append(loop)
+        return SimpleNamespace(loop=loop)
+
+    monkeypatch.setattr(elastic, "Steering", make)
+    monkeypatch.setattr(Elasticity, "_limits", lambda self: Limits(4))
+    both = Elasticity.__new__(Elasticity)
+    both._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
+    both._actuator = SimpleNamespace()  # type: ignore[assignment]
+    both._steering, both._holding, both.journal, both.every_s = None, threading.Lock(), "", 1.0
+    threads = [threading.Thread(target=both.hold, args=(bound,)) for bound in (0.5, 0.7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+    assert len(made) == 1 and both._steering.loop is made[0]
 
 
 def test_more_cores_than_there_are_are_refused_before_any_is_dealt() -> None:

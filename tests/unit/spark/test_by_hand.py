@@ -48,7 +48,7 @@ def test_a_plan_that_is_given_up_later_is_logged_and_noted(
     assert "goes from 2 to 3 cores" in said and story.noted == [said]
     story.by_hand.follow_up()
     assert story.noted == [said]
-    story.engine.placing._deadlines["fold"] = story.engine.now()  # rather than a minute from now
+    story.engine.placing.under_way.find("fold").deadline = story.engine.now()  # rather than a minute from now
     until(story.driver, story.shell, lambda: story.engine.placing.why_not("fold"))
     with caplog.at_level(logging.WARNING, "penstock"):
         story.by_hand.follow_up()

@@ -1,0 +1,28 @@
+"""What the handle of a query is asked for by a request from outside its process."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.dataplane.requests import Request
+from penstock.spark.answering import carry_out
+
+
+@pytest.mark.parametrize(
+    ("given", "waits_s"),
+    [
+        pytest.param({"wait_s": 295.0}, 295.0, id="as long as the asker does"),
+        pytest.param({}, 60.0, id="an asker of an older release does not say"),
+    ],
+)
+def test_a_drain_is_waited_for_as_long_as_the_asker_waits(given: dict[str, float], waits_s: float) -> None:
+    seen: list[tuple[Any, ...]] = []
+    query: Any = SimpleNamespace(drain=lambda *asked: seen.append(asked) or "node 2 drained")
+    line = msgspec.json.encode({"verb": "drain", "asked_at": 100.0, "node": "2", "release": True, **given})
+    answer = carry_out(query, msgspec.json.decode(line, type=Request))
+    assert answer.ok and answer.text == "node 2 drained"
+    assert seen == [("2", True, waits_s)]
