@@ -138,10 +138,6 @@ class Lateness:
         """Note that the last plan did not happen."""
         self._widened.clear()
 
-    def awaits(self, key: str) -> bool:
-        """Return whether it is not known yet what tasks that were added have done."""
-        return key in self._widened
-
     def judge(self, key: str, studies: Sequence[Study], late: Late) -> frozenset[str]:
         """Return the executors whose new tasks did not lower the latency; each is named once."""
         widened = self._widened.get(key)

@@ -93,7 +93,7 @@ class PenstockPolicy:
     min_gain: float = 0.1
     actions_per_minute: int = 12
     idle_node_s: float = 60.0
-    split: BoundSplit = field(default_factory=BoundSplit)
+    split: BoundSplit = field(default_factory=lambda: BoundSplit(only_missed=True))
     coarse: CoarseStep = field(default_factory=CoarseStep)
     name: str = "penstock"
     model: ClassVar[str] = "mm1"
@@ -209,7 +209,7 @@ class PenstockPolicy:
             )
             return _Finding(one, why_not=why)
         if one.calm and one.late:
-            return self._shorten(one, free)
+            return self._shorten(now, one, free)
         if one.calm:
             found = self._save(now, one)
             return replace(found, why_not=explain(one, free), stuck=True) if one.stuck else found
@@ -245,18 +245,20 @@ class PenstockPolicy:
                 return _Finding(one, best, options=tuple(options), lacking=lacking)
         return _Finding(one, why_not=explain(one, free), options=tuple(options), lacking=lacking)
 
-    def _shorten(self, one: Study, free: FreeCores) -> _Finding:
+    def _shorten(self, now: Estimate, one: Study, free: FreeCores) -> _Finding:
         """Deal shards evenly, to more tasks where it takes them, so that epochs get short enough."""
         found = self._shortener.wanted(one.name)
         dealt = find_even(one, free, found.more[one.name]) if one.name in found.more else None
         if dealt is None:
-            return _Finding(one, why_not=found.why_not, lacking=found.lacking, stuck=True)
+            # A bound that nothing holds is no reason to keep cores that win nothing.
+            narrower = None if found.lacking else self._save(now, one, one.predicted_s).treatment
+            return _Finding(one, narrower, found.why_not, lacking=found.lacking, stuck=True)
         return _Finding(
             one, dealt, options=(Option(dealt.kind, dealt.predicted_s, dealt.cost_s, dealt.healthy),)
         )
 
-    def _save(self, now: Estimate, one: Study) -> _Finding:
-        """Give back cores that the highest load of late does not need."""
+    def _save(self, now: Estimate, one: Study, limit_s: float | None = None) -> _Finding:
+        """Give back cores that the highest load of late does not need, with epochs no longer than a limit."""
         since_s = self._widened_s.get(one.name, -np.inf)
         if one.longest_s > self._judging.alert_ratio * one.bound.latency_s:
             return _Finding(one, why_not="rows wait a little")
@@ -266,8 +268,8 @@ class PenstockPolicy:
             return _Finding(one, why_not="healthy")
         if now.at_s < self._patient_s.get(one.name, -np.inf):
             return _Finding(one, why_not="healthy, and every core is needed")
-        fewer = find_narrower(one, self.spare)
-        if fewer is None or not self._shortener.allows(one, fewer.predicted_s):
+        fewer = find_narrower(one, self.spare, limit_s)
+        if fewer is None or (limit_s is None and not self._shortener.spares(one, fewer.predicted_s)):
             self._patient_s[one.name] = now.at_s + 1.0
             return _Finding(one, why_not="healthy, and every core is needed")
         return _Finding(one, fewer, options=(Option(REMOVE, fewer.predicted_s, fewer.cost_s),))

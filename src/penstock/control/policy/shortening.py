@@ -20,7 +20,7 @@ from penstock.control.policy.lateness import Late, Lateness, derive_measured_s
 from penstock.control.policy.lingering import Holding
 from penstock.control.policy.predicting import Whole
 from penstock.control.policy.studying import Study
-from penstock.control.policy.treating import EVEN, LATE_ROOM
+from penstock.control.policy.treating import EVEN, LATE_ROOM, SPARE_ROOM
 from penstock.control.policy.wording import count, in_ms
 from penstock.control.sla import OPERATOR, SLA
 
@@ -71,6 +71,8 @@ class Shortener:
     _groups: dict[str, _Group] = field(default_factory=dict)
     _wanted: dict[str, Shortening] = field(default_factory=dict)
     """Executor -> what is done about its epochs, of those that are late."""
+    _spared: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By key: the latencies there will be where cores are given back at this turn."""
 
     def look(
         self, now: Estimate, sla: SLA, studies: Sequence[Study], usable: int, holding: Holding
@@ -81,7 +83,7 @@ class Shortener:
             usable: cores that can be had.
             holding: is told of executors whose new tasks did not help.
         """
-        self._groups, self._wanted = {}, {}
+        self._groups, self._wanted, self._spared = {}, {}, {}
         whole = Whole(now, sla)
         for key, found in _group(sla, studies).items():
             measured_s = {one.name: derive_measured_s(one) for one in found}
@@ -112,16 +114,21 @@ class Shortener:
         """Note that the last plan did not happen."""
         self._lateness.forget()
 
-    def allows(self, one: Study, predicted_s: float) -> bool:
-        """Say whether an executor may be so much slower for the bound to be held, as far as is known."""
+    def spares(self, one: Study, predicted_s: float) -> bool:
+        """Say whether an executor may be so slow for the bound to be held with room, as measured; one that may counts as
+        such for the others at the same turn."""
         group = self._groups.get(one.name)
-        if group is None or one.demand.epochs is None:
+        if group is None:
             return True
         if group.late is None:
-            return not self._lateness.awaits(group.key)
+            return False
         slower = predicted_s / max(one.predicted_s, 1e-12)
-        then_s = {**group.late.measured_s, one.name: group.late.measured_s[one.name] * slower}
-        return group.height() * group.predict(then_s) <= LATE_ROOM * group.bound_s
+        then_s = {**self._spared.get(group.key, group.late.measured_s)}
+        then_s[one.name] *= slower
+        if group.height() * group.predict(then_s) > SPARE_ROOM * group.bound_s:
+            return False
+        self._spared[group.key] = then_s
+        return True
 
     def _decide(self, at_s: float, group: _Group, late: Late, usable: int, holding: Holding) -> None:
         unhelped = self._lateness.judge(group.key, group.studies, late)

@@ -100,8 +100,13 @@ def find_wider(one: Study, free: FreeCores, missing: int) -> Treatment | None:
     return found or (_wider(one, nodes, free.speed) if nodes else None)
 
 
-def find_narrower(one: Study, spare: float) -> Treatment | None:
-    """Return the placement on the fewest cores that is healthy with some room for the highest load of late."""
+def find_narrower(one: Study, spare: float, limit_s: float | None = None) -> Treatment | None:
+    """Return the placement on the fewest cores that is healthy with some room for the highest load of late.
+
+    Args:
+        limit_s: latency that epochs may lead to; None: what leaves room under the bound.
+    """
+    limit_s = SPARE_ROOM * one.bound.mean_s if limit_s is None else limit_s
     load = one.demand.load
     held = max(one.forecast.held_per_s, one.forecast.ahead_per_s) / max(one.forecast.total_per_s, 1e-12)
     most = replace(
@@ -114,11 +119,11 @@ def find_narrower(one: Study, spare: float) -> Treatment | None:
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)
     for wanted in range(least, size):
         cores = _fewer(one, size - wanted)
-        found = _deal(one, REMOVE, cores, {}, most)
+        found = _deal(one, REMOVE, cores, {}, most, even=most.epochs is not None)
         if found.pressure <= 1.0:
             after = derive_tasks(found.plan.task_of, found.plan.tasks, one.speeds)
             predicted_s = predict_latency_s(one.demand, after)
-            if most.epochs is None or predicted_s <= SPARE_ROOM * one.bound.mean_s:
+            if most.epochs is None or predicted_s <= limit_s:
                 return replace(found, predicted_s=predicted_s)
     return None
 
