@@ -135,10 +135,11 @@ class BoundSplit:
         return success * (1 - success) / turns
 
     def _shift(self, best: str, worst: str) -> bool:
-        if self.weights[best] / self.step < self.least:
+        then = dict(self.weights)
+        then[best] /= self.step
+        then[worst] *= self.step
+        mean = sum(then.values()) / len(then)
+        if then[best] / mean < self.least:
             return False
-        self.weights[best] /= self.step
-        self.weights[worst] *= self.step
-        mean = sum(self.weights.values()) / len(self.weights)
-        self.weights = {name: weight / mean for name, weight in self.weights.items()}
+        self.weights = {name: weight / mean for name, weight in then.items()}
         return True

@@ -31,6 +31,8 @@ ROOM = 0.92
 UNEVEN = 1.5
 LATE_ROOM, SPARE_ROOM = 0.8, 0.6
 """Share of the bound that epochs may take where cores are added for their sake, and where cores are given back."""
+LEAST_KEPT = 0.75
+"""Share of the tasks that is kept at once where rows are taken by epochs: how much longer fewer make them is measured."""
 HEALTHY = 1.02
 """Weight up to which a task counts as healthy: two in a hundred is noise."""
 
@@ -117,6 +119,8 @@ def find_narrower(one: Study, spare: float, limit_s: float | None = None) -> Tre
         most = replace(most, load=np.where(one.hot, np.minimum(most.load, whole), most.load))
     size, mean = len(one.tasks.indexes), float(one.tasks.speed.mean())
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)
+    if most.epochs is not None:
+        least = max(least, min(math.ceil(LEAST_KEPT * size), size - 1))
     for wanted in range(least, size):
         cores = _fewer(one, size - wanted)
         found = _deal(one, REMOVE, cores, {}, most, even=most.epochs is not None)
