@@ -108,7 +108,7 @@ def find_narrower(one: Study, spare: float, limit_s: float | None = None) -> Tre
     Args:
         limit_s: latency that epochs may lead to; None: what leaves room under the bound.
     """
-    limit_s = SPARE_ROOM * one.bound.mean_s if limit_s is None else limit_s
+    stepwise, limit_s = limit_s is None, SPARE_ROOM * one.bound.mean_s if limit_s is None else limit_s
     load = one.demand.load
     held = max(one.forecast.held_per_s, one.forecast.ahead_per_s) / max(one.forecast.total_per_s, 1e-12)
     most = replace(
@@ -119,7 +119,7 @@ def find_narrower(one: Study, spare: float, limit_s: float | None = None) -> Tre
         most = replace(most, load=np.where(one.hot, np.minimum(most.load, whole), most.load))
     size, mean = len(one.tasks.indexes), float(one.tasks.speed.mean())
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)
-    if most.epochs is not None:
+    if most.epochs is not None and stepwise:
         least = max(least, min(math.ceil(LEAST_KEPT * size), size - 1))
     for wanted in range(least, size):
         cores = _fewer(one, size - wanted)
