@@ -170,7 +170,7 @@ class ControlLoop:
     def _apply(self, now: Estimate, wanted: _Wanted, refused: str | None) -> Decision:
         proposal, plan, ticket = wanted.proposal, wanted.proposal.plan, None
         before: Mapping[str, ExecutorPlan] = {}
-        if plan is not None and refused is None:
+        if plan is not None and refused is None and not plan.touches_nothing:
             try:
                 before = self.actuator.current()
                 ticket = self.actuator.apply(plan)

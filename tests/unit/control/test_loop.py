@@ -190,6 +190,13 @@ def test_a_bound_that_is_split_otherwise_meanwhile_does_not_hide_what_got_worse(
     assert len(backs) == 1 and backs[0].acted
 
 
+def test_a_bound_that_is_split_otherwise_is_no_action() -> None:
+    shift = Proposal(Plan(sla_shares={"match": 1.0}), "match", "shifted the bound")
+    plane = FakePlane([55.0, 55.0, 55.0, 55.0])
+    decision = loop_on(plane, Scripted(lambda now: shift)).turn(plane.step())
+    assert not decision.acted and decision.refused is None and not plane.applied
+
+
 def test_a_roll_back_that_is_refused_is_not_proposed_again() -> None:
     plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
     loop = loop_on(plane, policy)

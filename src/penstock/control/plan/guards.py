@@ -150,12 +150,12 @@ def guard_actions_per_minute(facts: Facts) -> str | None:
 
     With many executors a cap for all of them would let those that are ill wait for those that are not.
     """
-    if _only_shares(facts.plan):
+    if facts.plan.touches_nothing:
         return None
     recent = [action.plan for action in facts.recent if facts.at_s - action.at_s < 60]
     done = facts.refused + max(
         (sum(name in one.executors for one in recent) for name in facts.plan.executors),
-        default=sum(not one.executors and not _only_shares(one) for one in recent),
+        default=sum(not one.executors and not one.touches_nothing for one in recent),
     )
     cap = facts.guards.max_actions_per_minute
     return f"{counted(done, 'action')} in the last minute, the cap is {cap}" if done >= cap else None
@@ -163,13 +163,13 @@ def guard_actions_per_minute(facts: Facts) -> str | None:
 
 def guard_cool_down(facts: Facts) -> str | None:
     """Refuse an action too soon after the last one, or after a change by hand, unless it is urgent."""
-    if facts.urgent or _only_shares(facts.plan):
+    if facts.urgent or facts.plan.touches_nothing:
         return None
     if facts.manual_s is not None:
         left_s = facts.manual_s + facts.guards.cool_down_s - facts.at_s
         if left_s > 1e-9:
             return f"cooling down after a change by hand, {left_s:.1f} s left"
-    last = next((one for one in reversed(facts.recent) if not _only_shares(one.plan)), None)
+    last = next((one for one in reversed(facts.recent) if not one.plan.touches_nothing), None)
     if last is None:
         return None
     left_s = (last.at_s if last.ended_s is None else last.ended_s) + facts.guards.cool_down_s - facts.at_s
@@ -344,11 +344,6 @@ def _undoes(facts: Facts, action: Action) -> bool:
         if then.k == now.k and did.k == past.k and bool(np.any(back)):
             return True
     return False
-
-
-def _only_shares(plan: Plan) -> bool:
-    """Whether a plan only splits a bound otherwise, which changes nothing that a guard protects."""
-    return not (plan.executors or plan.add_nodes or plan.release_nodes or plan.passes)
 
 
 def _ms(seconds: float) -> str:

@@ -57,7 +57,12 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        return not (self.executors or self.add_nodes or self.release_nodes or self.sla_shares or self.passes)
+        return not self.sla_shares and self.touches_nothing
+
+    @property
+    def touches_nothing(self) -> bool:
+        """Whether there is nothing to carry out: a bound that is split otherwise is the policy's own business."""
+        return not (self.executors or self.add_nodes or self.release_nodes or self.passes)
 
 
 @dataclass(frozen=True)

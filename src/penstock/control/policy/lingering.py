@@ -1,4 +1,4 @@
-"""What does not pass: waits and latencies that stay over the bound although load and noise do not explain them.
+"""What does not pass: waits that stay over the bound although load and noise do not explain them.
 
 One look at a queue says little; its mean over many looks says whether something is wrong that no model knows of. Remembers
 means, decides nothing.
@@ -33,7 +33,6 @@ class _Mean:
     at_s: float
     turns: int
     waits_s: F64
-    late: float = 0.0
 
 
 @dataclass
@@ -42,27 +41,25 @@ class Lingering:
 
     _means: dict[str, _Mean] = field(default_factory=dict)
 
-    def take(self, at_s: float, one: Study, panic_ratio: float) -> tuple[bool, bool]:
-        """Return whether a task's waits linger over the bound, and whether epochs alone are too long for it."""
+    def take(self, at_s: float, one: Study, panic_ratio: float) -> bool:
+        """Return whether a task's waits linger over the bound."""
         mean = self._means.get(one.name)
         dealt = mean is None or not np.array_equal(mean.task_of, one.executor.task_of)
         if mean is None or dealt or at_s <= mean.at_s or not one.calm:
             self._means[one.name] = _Mean(
                 one.executor.task_of, at_s, at_s, 0, np.zeros(len(one.tasks.indexes))
             )
-            return False, False
+            return False
         elapsed_s, mean.at_s = at_s - mean.at_s, at_s
         mean.turns += 1
         look_s = max(LOOK_S, LOOK_TURNS * elapsed_s, LOOK_NOISE * float(one.noise_s.max(initial=0.0)))
         # A plain mean at first, so that what was before does not count; then one that forgets.
         share = max(1.0 / mean.turns, -math.expm1(-elapsed_s / look_s))
         mean.waits_s += share * (one.waits_s - mean.waits_s)
-        late = one.demand.epochs is not None and one.predicted_s > one.bound.mean_s
-        mean.late += share * (late - mean.late)
         if at_s - mean.since_s < look_s:
-            return False, False
+            return False
         limit_s = np.maximum(panic_ratio * one.bound.latency_s, NOISE * one.noise_s)
-        return bool(((mean.waits_s > limit_s) & ~one.excused).any()), mean.late > 0.5
+        return bool(((mean.waits_s > limit_s) & ~one.excused).any())
 
 
 @dataclass

@@ -29,6 +29,7 @@ from penstock.control.policy.predicting import Whole
 from penstock.control.policy.pricing import price
 from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sharing import BoundSplit
+from penstock.control.policy.shortening import Shortener
 from penstock.control.policy.shrinking import propose_within
 from penstock.control.policy.studying import Judging, Study, study
 from penstock.control.policy.telling import describe, explain, tell
@@ -37,9 +38,9 @@ from penstock.control.policy.treating import (
     MOVE,
     REMOVE,
     Treatment,
-    count_for_epochs,
     count_missing,
     count_missing_for_load,
+    find_even,
     find_move,
     find_narrower,
     find_wider,
@@ -92,7 +93,7 @@ class PenstockPolicy:
     min_gain: float = 0.1
     actions_per_minute: int = 12
     idle_node_s: float = 60.0
-    split: BoundSplit = field(default_factory=BoundSplit)
+    split: BoundSplit = field(default_factory=lambda: BoundSplit(only_missed=True))
     coarse: CoarseStep = field(default_factory=CoarseStep)
     name: str = "penstock"
     model: ClassVar[str] = "mm1"
@@ -104,6 +105,7 @@ class PenstockPolicy:
     _widened_s: dict[str, float] = field(default_factory=dict)
     _holding: Holding = field(default_factory=Holding)
     _lingering: Lingering = field(default_factory=Lingering)
+    _shortener: Shortener = field(default_factory=Shortener)
     _patient_s: dict[str, float] = field(default_factory=dict)
     """Until when an executor that nothing can be done for is left alone: looking costs more than it finds."""
 
@@ -127,6 +129,7 @@ class PenstockPolicy:
             self._acted_s.pop()
         self._negotiator.forget()
         self._patient_s.clear()
+        self._shortener.forget()
         self.coarse.note_failure()
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
@@ -152,6 +155,7 @@ class PenstockPolicy:
             for name, forecast in forecasts.items()
             if now.executors[name].k
         ]
+        studies = self._shortener.look(now, sla, studies, free.usable, self._holding)
         studies.sort(key=lambda one: (one.calm, -one.longest_s, one.name))
         findings = self._treat_all(now, studies, free)
         found = self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
@@ -171,13 +175,11 @@ class PenstockPolicy:
         self, now: Estimate, name: str, forecast: Forecast, bound: Bound, limits: Limits, spare_cores: int
     ) -> Study:
         one = study(now.executors[name], forecast, bound, self._judging, limits.move_bytes_per_s, spare_cores)
-        lingers, late = self._lingering.take(now.at_s, one, self._judging.panic_ratio)
+        lingers = self._lingering.take(now.at_s, one, self._judging.panic_ratio)
         if lingers:
             self._holding.note(name, now.at_s)
         self._holding.look(name, now.at_s, one.executor.k)
-        if lingers:
-            return replace(one, severe=True, late=late, rising=False)
-        return replace(one, late=True) if late else one
+        return replace(one, severe=True, rising=False) if lingers else one
 
     def _treat_all(self, now: Estimate, studies: list[Study], free: FreeCores) -> list[_Finding]:
         """Treat one executor after the other; where cores are short, each is offered its share of the free ones.
@@ -244,28 +246,19 @@ class PenstockPolicy:
         return _Finding(one, why_not=explain(one, free), options=tuple(options), lacking=lacking)
 
     def _shorten(self, now: Estimate, one: Study, free: FreeCores) -> _Finding:
-        """Add the cores that make epochs short enough, where any number does."""
-        epochs, shards = one.demand.epochs, int(np.count_nonzero(one.executor.task_of >= 0))
-        assert epochs is not None
-        more = count_for_epochs(one, shards - len(one.tasks.indexes))
-        if more is None or now.at_s < self._holding.until_s(one.name):
-            why = (
-                f"nothing can help: an epoch takes {in_ms(epochs.epoch_s)} of a bound of {in_ms(one.bound.latency_s)},"
-                f" {'whatever the number of tasks' if more is None else 'and more tasks did not help'}"
-            )
-            return _Finding(one, why_not=why, stuck=True)
-        lacking = max(more - free.usable, 0)
-        wider = find_wider(one, free, more) if not lacking else None
-        if wider is None:
-            why = (
-                f"nothing can help within the cores there are: epochs short enough need {more} more"
-                f" {'task' if more == 1 else 'tasks'} and {free.usable} can be had"
-            )
-            return _Finding(one, why_not=why, lacking=lacking, stuck=True)
-        return _Finding(one, wider, options=(Option(ADD, wider.predicted_s, wider.cost_s, wider.healthy),))
+        """Deal shards evenly, to more tasks where it takes them, so that epochs get short enough."""
+        found = self._shortener.wanted(one.name)
+        dealt = find_even(one, free, found.more[one.name]) if one.name in found.more else None
+        if dealt is None:
+            # A bound that nothing holds is no reason to keep cores that win nothing.
+            narrower = None if found.lacking else self._save(now, one, one.predicted_s).treatment
+            return _Finding(one, narrower, found.why_not, lacking=found.lacking, stuck=True)
+        return _Finding(
+            one, dealt, options=(Option(dealt.kind, dealt.predicted_s, dealt.cost_s, dealt.healthy),)
+        )
 
-    def _save(self, now: Estimate, one: Study) -> _Finding:
-        """Give back cores that the highest load of late does not need."""
+    def _save(self, now: Estimate, one: Study, limit_s: float | None = None) -> _Finding:
+        """Give back cores that the highest load of late does not need, with epochs no longer than a limit."""
         since_s = self._widened_s.get(one.name, -np.inf)
         if one.longest_s > self._judging.alert_ratio * one.bound.latency_s:
             return _Finding(one, why_not="rows wait a little")
@@ -275,8 +268,8 @@ class PenstockPolicy:
             return _Finding(one, why_not="healthy")
         if now.at_s < self._patient_s.get(one.name, -np.inf):
             return _Finding(one, why_not="healthy, and every core is needed")
-        fewer = find_narrower(one, self.spare)
-        if fewer is None:
+        fewer = find_narrower(one, self.spare, limit_s)
+        if fewer is None or (limit_s is None and not self._shortener.spares(one, fewer.predicted_s)):
             self._patient_s[one.name] = now.at_s + 1.0
             return _Finding(one, why_not="healthy, and every core is needed")
         return _Finding(one, fewer, options=(Option(REMOVE, fewer.predicted_s, fewer.cost_s),))
@@ -330,13 +323,12 @@ class PenstockPolicy:
 
     def _remember(self, at_s: float, treated: list[_Finding], urgent: bool) -> None:
         self._acted_s.append((at_s, urgent, frozenset(found.study.name for found in treated)))
+        self._shortener.begin([found.study.name for found in treated if found.study.late])
         for found in treated:
             name, kind = found.study.name, found.treatment.kind if found.treatment is not None else MOVE
             self._holding.forget(name)
             if kind == ADD:
                 self._widened_s[name] = at_s
-                if found.study.late:
-                    self._holding.note(name, at_s)
             elif kind == REMOVE:
                 self._holding.expect(name, found.study.executor.k)
 

@@ -11,12 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.control.measure.estimate import Estimate
-from penstock.control.measure.observed import derive_executor_s
+from penstock.control.measure.observed import derive_executor_s, derive_observed_s
 from penstock.control.policy.ordering import derive_longest, derive_operators, derive_stations, derive_visits
 from penstock.control.sla import OPERATOR, SLA
 
 LEAST_TURNS = 5
-"""Turns that an interval must have: fewer say nothing of a success."""
+"""Turns that must have been counted: fewer say nothing of a success."""
+MOST_TURNS = 300
+"""Turns after which counting begins anew: what was long ago says nothing either."""
+Z = 4.0
+"""Deviations by which two successes must differ: latencies of turns that follow each other are alike, as if there were
+fewer of them."""
+TOLERATED = 0.05
+"""Share of turns that may miss a bound which is taken to be held."""
 
 
 @dataclass
@@ -24,17 +31,24 @@ class BoundSplit:
     """Shares of the bound by operator: on every path from a source to a sink they add up to at most 1."""
 
     interval_s: float = 10.0
-    """Time over which successes are measured before the shares are shifted."""
+    """Time after which successes are compared; where chance explains the difference, they are counted on."""
     step: float = 1.05
     """Factor by which a share grows or shrinks at once."""
     tolerance: float = 0.01
     """Difference of successes that is taken for equal, however many turns were counted."""
-    least: float = 0.1
+    least: float = 0.25
     """Smallest weight, as a share of an even one."""
+    only_missed: bool = False
+    """Whether a bound that is held end to end stays split as it is."""
     weights: dict[str, float] = field(default_factory=dict)
     _met: dict[str, int] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
+    _spent_s: dict[str, float] = field(default_factory=dict)
+    _missed: int = 0
+    _turns: int = 0
     _since_s: float | None = None
+    _pair: tuple[str, str] | None = None
+    """The best and the worst when they were last compared."""
 
     def shares(self, now: Estimate, sla: SLA) -> dict[str, float]:
         """Return operator -> its share of the bound; 1 for each where the SLA bounds operators on their own."""
@@ -50,8 +64,8 @@ class BoundSplit:
         return {name: self.weights[name] / through[name] for name in operators}
 
     def learn(self, now: Estimate, sla: SLA, shares: Mapping[str, float]) -> bool:
-        """Count which operators meet their share by the latency measured; at the end of an interval, shift. Return whether
-        it did.
+        """Count which operators meet their share by the latency measured; shift where the same one does best and the same
+        one worst twice in succession, by more than chance. Return whether it did.
 
         What counters tell of a latency is off by up to a turn, which is more than a share may be.
         """
@@ -61,16 +75,21 @@ class BoundSplit:
         self._count(now, sla, shares)
         if now.at_s - self._since_s < self.interval_s:
             return False
-        met, seen = self._met, self._seen
-        self._met, self._seen, self._since_s = {}, {}, now.at_s
-        known = {name: turns for name, turns in seen.items() if turns >= LEAST_TURNS and name in shares}
-        if len(known) < 2:
+        self._since_s = now.at_s
+        before, pair = dict(self.weights), self._compare(shares)
+        again, self._pair = pair is not None and pair == self._pair, pair
+        if pair is None:
+            if self._turns >= MOST_TURNS:
+                self._restart()
             return False
-        before = dict(self.weights)
-        success = {name: met[name] / turns for name, turns in known.items()}
-        if not self._shift(success, min(known.values())):
+        mean_s = self._spent_s[pair[0]] / self._seen[pair[0]]
+        self._restart()
+        if not again or not self._shift(*pair):
             return False
         then = self.shares(now, sla)
+        if then[pair[0]] * sla.latency < mean_s:
+            self.weights = before  # it would do no better than the other
+            return False
         if all(math.isclose(then[name], share, rel_tol=1e-6) for name, share in shares.items()):
             self.weights = (
                 before  # the two lie on no common path: what one gives up is of no use to the other
@@ -87,17 +106,40 @@ class BoundSplit:
         for name, one_s in latency_s.items():
             self._seen[name] = self._seen.get(name, 0) + 1
             self._met[name] = self._met.get(name, 0) + (one_s <= shares[name] * sla.latency)
+            self._spent_s[name] = self._spent_s.get(name, 0.0) + one_s
+        whole_s = derive_observed_s(now, sla)
+        self._turns += 1
+        self._missed += whole_s is not None and whole_s > sla.latency
 
-    def _shift(self, success: Mapping[str, float], turns: int) -> bool:
-        worst = min(sorted(success), key=lambda name: success[name])
-        best = max(sorted(success), key=lambda name: success[name])
-        noise = 1.0 / math.sqrt(turns)
-        if success[best] - success[worst] <= max(self.tolerance, noise):
+    def _restart(self) -> None:
+        self._met, self._seen, self._spent_s, self._missed, self._turns = {}, {}, {}, 0, 0
+
+    def _compare(self, shares: Mapping[str, float]) -> tuple[str, str] | None:
+        """Return the operators that do best and worst, where chance does not explain it."""
+        if self.only_missed and self._missed <= TOLERATED * self._turns:
+            return None
+        known = [
+            name for name, turns in sorted(self._seen.items()) if turns >= LEAST_TURNS and name in shares
+        ]
+        success = {name: self._met[name] / self._seen[name] for name in known}
+        if len(known) < 2:
+            return None
+        best, worst = max(known, key=lambda one: success[one]), min(known, key=lambda one: success[one])
+        noise = Z * math.sqrt(self._variance(best) + self._variance(worst))
+        return (best, worst) if success[best] - success[worst] > max(self.tolerance, noise) else None
+
+    def _variance(self, name: str) -> float:
+        """Return the variance of a success that was counted; that of none or all is not zero (Laplace)."""
+        turns = self._seen[name]
+        success = (self._met[name] + 1) / (turns + 2)
+        return success * (1 - success) / turns
+
+    def _shift(self, best: str, worst: str) -> bool:
+        then = dict(self.weights)
+        then[best] /= self.step
+        then[worst] *= self.step
+        mean = sum(then.values()) / len(then)
+        if then[best] / mean < self.least:
             return False
-        if self.weights[best] / self.step < self.least:
-            return False
-        self.weights[best] /= self.step
-        self.weights[worst] *= self.step
-        mean = sum(self.weights.values()) / len(self.weights)
-        self.weights = {name: weight / mean for name, weight in self.weights.items()}
+        self.weights = {name: weight / mean for name, weight in then.items()}
         return True

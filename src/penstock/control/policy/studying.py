@@ -87,7 +87,7 @@ class Study:
     move_bytes_per_s: float = 100e6
     """How fast state is copied to another node."""
     late: bool = False
-    """Epochs alone take longer than the bound, and have for a while."""
+    """Epochs alone take too long for the bound, and have for a while."""
 
     @property
     def name(self) -> str:

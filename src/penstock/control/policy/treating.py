@@ -31,6 +31,8 @@ ROOM = 0.92
 UNEVEN = 1.5
 LATE_ROOM, SPARE_ROOM = 0.8, 0.6
 """Share of the bound that epochs may take where cores are added for their sake, and where cores are given back."""
+LEAST_KEPT = 0.75
+"""Share of the tasks that is kept at once where rows are taken by epochs: how much longer fewer make them is measured."""
 HEALTHY = 1.02
 """Weight up to which a task counts as healthy: two in a hundred is noise."""
 
@@ -60,6 +62,16 @@ def find_move(one: Study) -> Treatment:
     return _deal(one, MOVE, Counter(task.node for task in one.executor.tasks), {}, one.demand)
 
 
+def find_even(one: Study, free: FreeCores, more: int) -> Treatment | None:
+    """Return the shards dealt evenly to so many more tasks; None where there are not as many cores. The busiest task is
+    what an epoch waits for, however healthy it is."""
+    nodes = _choose_nodes(one, free, more)
+    if len(nodes) < more:
+        return None
+    cores = Counter(task.node for task in one.executor.tasks) + Counter(nodes)
+    return _deal(one, ADD if more else MOVE, cores, free.speed, one.demand, even=True)
+
+
 def count_missing(one: Study) -> int:
     """Return how many tasks of mean speed are missing for what is expected."""
     return max(_count_missing(one, one.demand), 0)
@@ -73,17 +85,6 @@ def count_missing_for_load(one: Study) -> int:
 def _count_missing(one: Study, demand: Demand) -> int:
     mean = float(one.tasks.speed.mean())
     return math.ceil(demand.derive_speed() / max(mean, 1e-9) - 1e-9) - len(one.tasks.indexes)
-
-
-def count_for_epochs(one: Study, most: int) -> int | None:
-    """Return how many more tasks make epochs short enough, up to so many; None where none do."""
-    epochs, held = one.demand.epochs, len(one.tasks.indexes)
-    assert epochs is not None
-    mean = max(float(one.tasks.speed.mean()), 1e-9)
-    total, heaviest = float(one.demand.load.sum()) / mean, float(one.demand.load.max(initial=0.0)) / mean
-    curve_s = epochs.derive_curve_s(np.maximum(total / np.arange(1, held + most + 1), heaviest))
-    enough = np.flatnonzero(curve_s[held:] <= LATE_ROOM * one.bound.mean_s)
-    return int(enough[0]) + 1 if len(enough) else None
 
 
 def find_wider(one: Study, free: FreeCores, missing: int) -> Treatment | None:
@@ -101,8 +102,13 @@ def find_wider(one: Study, free: FreeCores, missing: int) -> Treatment | None:
     return found or (_wider(one, nodes, free.speed) if nodes else None)
 
 
-def find_narrower(one: Study, spare: float) -> Treatment | None:
-    """Return the placement on the fewest cores that is healthy with some room for the highest load of late."""
+def find_narrower(one: Study, spare: float, limit_s: float | None = None) -> Treatment | None:
+    """Return the placement on the fewest cores that is healthy with some room for the highest load of late.
+
+    Args:
+        limit_s: latency that epochs may lead to; None: what leaves room under the bound.
+    """
+    stepwise, limit_s = limit_s is None, SPARE_ROOM * one.bound.mean_s if limit_s is None else limit_s
     load = one.demand.load
     held = max(one.forecast.held_per_s, one.forecast.ahead_per_s) / max(one.forecast.total_per_s, 1e-12)
     most = replace(
@@ -113,13 +119,15 @@ def find_narrower(one: Study, spare: float) -> Treatment | None:
         most = replace(most, load=np.where(one.hot, np.minimum(most.load, whole), most.load))
     size, mean = len(one.tasks.indexes), float(one.tasks.speed.mean())
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)
+    if most.epochs is not None and stepwise:
+        least = max(least, min(math.ceil(LEAST_KEPT * size), size - 1))
     for wanted in range(least, size):
         cores = _fewer(one, size - wanted)
-        found = _deal(one, REMOVE, cores, {}, most)
+        found = _deal(one, REMOVE, cores, {}, most, even=most.epochs is not None)
         if found.pressure <= 1.0:
             after = derive_tasks(found.plan.task_of, found.plan.tasks, one.speeds)
             predicted_s = predict_latency_s(one.demand, after)
-            if most.epochs is None or predicted_s <= SPARE_ROOM * one.bound.mean_s:
+            if most.epochs is None or predicted_s <= limit_s:
                 return replace(found, predicted_s=predicted_s)
     return None
 
@@ -156,14 +164,20 @@ def _wider(one: Study, nodes: list[str], speed: Mapping[str, float]) -> Treatmen
 
 
 def _deal(
-    one: Study, kind: str, cores: Counter[str], speed: Mapping[str, float], demand: Demand
+    one: Study,
+    kind: str,
+    cores: Counter[str],
+    speed: Mapping[str, float],
+    demand: Demand,
+    *,
+    even: bool = False,
 ) -> Treatment:
     known = {task.node: one.speeds[task.index] for task in one.executor.tasks}
     by_node = {**speed, **known}
     total = sum(by_node.get(node, 1.0) * number for node, number in cores.items())
     weights = demand.derive_weights(total)
     mean = float(weights[one.executor.task_of >= 0].sum()) / max(total, 1e-9)
-    theta = min(max(EVEN, ROOM / max(mean, 1e-9)), UNEVEN)
+    theta = EVEN if even else min(max(EVEN, ROOM / max(mean, 1e-9)), UNEVEN)
     shards = Shards(
         one.name, weights, one.executor.task_of, {task.index: task.node for task in one.executor.tasks},
         one.executor.state_bytes, one.speeds,
