@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_no_counter_of_an_operator_runs_backwards_while_executors_split_and_merg
     for plan in (plan_split, plan_split, plan_merge, plan_merge):
         dealt(driver, plan(driver.engine, "fold"))
         seen(readings, driver)
-    for before, now in zip(readings, readings[1:], strict=False):
+    for before, now in itertools.pairwise(readings):
         for counter in COUNTERS:
             assert now.of("fold", counter) >= before.of("fold", counter), counter
         report = make_report(now, before, IDENTITY)
