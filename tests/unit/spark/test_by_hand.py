@@ -124,7 +124,7 @@ def test_where_no_number_of_cores_would_do_for_its_executors_the_refusal_says_wh
     serving.avoid.add("n1")
     for cores in (2, 3, 4):
         with pytest.raises(
-            PlanError, match="at least 4 cores for its 4 executors, .* room for 2: merge .* undrain node n1"
+            PlanError, match=r"at least 4 cores for its 4 executors, .* room for 2: merge .* undrain node n1"
         ):
             story.by_hand.rescale("fold", cores, None)
 
