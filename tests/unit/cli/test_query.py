@@ -27,12 +27,12 @@ def penstock(*arguments: object) -> Result:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[list[Request]]:
+def running(folder: Path, lines: list[str] | None = None) -> Iterator[list[Request]]:
     seen: list[Request] = []
 
     def carry_out(request: Request) -> Answer:
         seen.append(request)
-        return Answer(True, f"did {request.verb}")
+        return Answer(True, f"did {request.verb}", lines or [])
 
     over, desk = threading.Event(), Desk(PosixDisk(), str(folder), carry_out)
 
@@ -66,6 +66,12 @@ def test_verbs_reach_the_query_with_what_was_typed(tmp_path: Path) -> None:
     assert (move.shards, move.task) == ([3, 17, 20, 21, 22], 1)
     assert (hold.latency_s, hold.policy) == (0.5, "drs:k_max=8")
     assert (drain.node, drain.release) == ("2", True)
+
+
+def test_the_title_of_tasks_stands_before_them(tmp_path: Path) -> None:
+    with running(tmp_path, ["match task 0", "match task 1"]):
+        ran = penstock("tasks", tmp_path)
+    assert ran.stdout.splitlines() == ["did tasks", "match task 0", "match task 1"]
 
 
 @pytest.mark.parametrize(
