@@ -17,6 +17,7 @@ from penstock.cli.query import checkpoint_folder
 from penstock.control.plan.capacity import Capacity, OperatorRate, plan_capacity
 from penstock.control.sla import SLA
 from penstock.dataplane.disk import PosixDisk
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.requests import Request, ask
 from penstock.errors import DeclarationError
 
@@ -86,19 +87,29 @@ def _show(
 ) -> None:
     table = Table(title=f"For a {sla}")
     table.add_column("load")
+    columns: dict[str, list[OperatorRate]] = {}
     for one in operators:
-        table.add_column(
-            f"{escape(one.name)}\n{one.rate_per_s:,.0f}/s, {one.service_per_s:,.0f}/s a core", justify="right"
-        )
+        columns.setdefault(operator_of(one.name), []).append(one)
+    for name, executors in columns.items():
+        table.add_column(f"{escape(name)}\n{_rates(executors)}", justify="right")
     what = "mean" if sla.is_mean else f"p{100 * float(sla.quantile):g}"
     for name in ("cores", "nodes", f"predicted {what}"):
         table.add_column(name, justify="right")
     for row in found:
         if row.problem and not row.cores:
-            table.add_row(f"{row.factor:g}x", *["" for _ in operators], "", "", escape(row.problem))
+            table.add_row(f"{row.factor:g}x", *["" for _ in columns], "", "", escape(row.problem))
             continue
-        cores = [str(row.cores[one.name]) for one in operators]
+        cores = [str(sum(row.cores[one.name] for one in executors)) for executors in columns.values()]
         told = f"{row.predicted_s * 1e3:,.1f} ms" + (f"; {escape(row.problem)}" if row.problem else "")
         table.add_row(f"{row.factor:g}x", *cores, str(row.total), str(row.nodes), told)
     console.print(table)
     console.print(confidence, markup=False)
+
+
+def _rates(executors: list[OperatorRate]) -> str:
+    """Rows a second that come to an operator, and that a core of it serves, on average over cores kept busy."""
+    rate = sum(one.rate_per_s for one in executors)
+    busy = sum(one.rate_per_s / one.service_per_s for one in executors)
+    service = rate / busy if busy else sum(one.service_per_s for one in executors) / len(executors)
+    several = f"{len(executors)} executors\n" if len(executors) > 1 else ""
+    return f"{several}{rate:,.0f}/s, {service:,.0f}/s a core"

@@ -210,9 +210,8 @@ def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None)
     with one_line_errors():
         check_writable(json)
         found = ask(PosixDisk(), checkpoint_folder(checkpoint), request, timeout_s)
-        answer(
-            found, json, lambda console: console.print("\n".join([*found.lines, found.text]), markup=False)
-        )
+        told = [found.text, *found.lines] if request.verb == "tasks" else [*found.lines, found.text]
+        answer(found, json, lambda console: console.print("\n".join(told), markup=False))
         if not found.ok:
             raise typer.Exit(FOUND)
 

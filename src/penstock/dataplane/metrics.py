@@ -41,6 +41,11 @@ class Metric(Generic[L]):
     together: Callable[[Sequence[Any]], Any] = sum
     """What the figures of several executors of an operator come to."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether it only grows."""
+        return self.kind.startswith("counter")
+
 
 def least(found: Sequence[Any]) -> Any:
     """Return the least of all, None where one is not known."""
@@ -301,9 +306,19 @@ def read_all(metrics: Sequence[Metric[L]], look: L) -> dict[str, Any]:
     return {metric.name: metric.read(look) for metric in metrics}
 
 
-def read_together(metrics: Sequence[Metric[StageLook]], looks: Sequence[StageLook]) -> dict[str, Any]:
-    """Return the metrics of an operator as its executors together give them."""
-    return {metric.name: metric.together([metric.read(look) for look in looks]) for metric in metrics}
+def read_together(
+    metrics: Sequence[Metric[StageLook]], looks: Sequence[StageLook], every: Sequence[StageLook]
+) -> dict[str, Any]:
+    """Return the metrics of an operator as its executors together give them.
+
+    Args:
+        looks: at its executors.
+        every: at those too that have no shards any more, whose counts would else be lost.
+    """
+    return {
+        metric.name: metric.together([metric.read(look) for look in (every if metric.counts else looks)])
+        for metric in metrics
+    }
 
 
 def metrics_table(metrics: Sequence[Metric[Any]]) -> str:

@@ -129,6 +129,10 @@ class Redealing:
     def is_under_way(self, operator: str) -> bool:
         return any(operator_of(one.giver) == operator for one in (*self._asked, *self._written))
 
+    def tasks_to_come(self, operator: str) -> int:
+        """Return how many tasks executors of an operator are to get for shards that are being let go."""
+        return sum(one.tasks for one in self._asked if operator_of(one.giver) == operator)
+
     def holds(self, run: Run) -> bool:
         """Whether an executor may begin no epoch because a deal of its shards is being made durable."""
         return run.spec.name in self._held

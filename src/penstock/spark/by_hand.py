@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from penstock.control.apply.actuator import Ticket
 from penstock.control.plan.placing import plan_executor
@@ -109,18 +111,20 @@ class ByHand:
     def rescale(self, operator: str, cores: int, wanted: Mapping[str, int] | None) -> str:
         """Plan this many cores for an operator and begin to carry it out."""
         self._refuse_drained(operator, wanted or {})
-        shards, room = self._shell.hub.ask(
+        shards, room, drained = self._shell.hub.ask(
             lambda: (
                 [
                     shards_of(self._shell.engine, run.spec.name)
                     for run in executors_of(self._shell.engine, operator)
                 ],
                 self._room(operator),
+                set(self._shell.engine.serving.avoid),
             )
         )
         if wanted is not None and len(shards) > 1:
             names = ", ".join(one.executor for one in shards)
             raise PlanError(f"'{operator}' has the executors {names}; say the nodes of one of them.")
+        check_executors(operator, len(shards), room, drained)
         check_room(operator, cores, room, wanted)
         spread = [dict(wanted)] if wanted is not None else spread_executors(operator, shards, cores, room)
         placed = [plan_executor(one, found) for one, found in zip(shards, spread, strict=True)]
@@ -143,7 +147,15 @@ class ByHand:
 
     def split(self, operator: str) -> str:
         """Begin to let an operator have one executor more."""
-        return self._pass(lambda engine: plan_split(engine, operator))
+
+        def plan(engine: Engine) -> Pass:
+            found = plan_split(engine, operator)
+            added, cores = cores_of_split(engine, found)
+            if added:
+                check_split(found, cores, self._room(operator_of(found.giver)))
+            return found
+
+        return self._pass(plan)
 
     def merge(self, operator: str) -> str:
         """Begin to let an operator have one executor less."""
@@ -222,6 +234,47 @@ def check_room(
     if sum(room.values()) < cores:
         raise PlanError(
             f"'{operator}' cannot have {counted(cores, 'core')}: the nodes have {sum(room.values())} for it; ask for "
+            "fewer, or add nodes."
+        )
+
+
+def check_executors(operator: str, executors: int, room: Mapping[str, int], drained: Collection[str]) -> None:
+    """Refuse any number of cores where there is none for some executor of an operator.
+
+    Raises:
+        PlanError: it says what each needs, what there is, and what would make room.
+    """
+    there = sum(room.values())
+    if executors > max(there, 1):
+        more = f"undrain node {listed(sorted(drained))}" if drained else "add nodes"
+        raise PlanError(
+            f"'{operator}' needs at least {executors} cores for its {executors} executors, and the nodes have room for "
+            f"{there}: merge some first, or {more}."
+        )
+
+
+def cores_of_split(engine: Engine, found: Pass) -> tuple[int, int]:
+    """Return how many cores more a split takes, and how many its operator has then. An executor of several tasks gives
+    some of them away; one that has a single task keeps it, and the new executor needs one of its own."""
+    operator = operator_of(found.giver)
+    giver = engine.runs[found.giver].shards
+    staying = np.setdiff1d(giver.mine(), found.shards)
+    added = len({*giver.goal[staying].tolist()}) + found.tasks - len({*giver.goal[giver.mine()].tolist()})
+    held = sum(len({*run.shards.goal[run.shards.mine()].tolist()}) for run in executors_of(engine, operator))
+    return added, held + engine.redealing.tasks_to_come(operator) + added
+
+
+def check_split(found: Pass, cores: int, room: Mapping[str, int]) -> None:
+    """Refuse a split that needs more cores than there are.
+
+    Raises:
+        PlanError: it says how many there are.
+    """
+    there = sum(room.values())
+    if cores > there:
+        raise PlanError(
+            f"'{found.giver}' has one task, and to split it takes one core more, {counted(cores, 'core')} for "
+            f"'{operator_of(found.giver)}': the nodes have {there} for it; merge some, give other operators "
             "fewer, or add nodes."
         )
 

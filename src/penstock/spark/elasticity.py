@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.control.apply.journal import Decision, Journal
 from penstock.control.loop import ControlLoop
@@ -31,6 +31,7 @@ from penstock.spark.applying import SparkActuator, current_plans
 from penstock.spark.arguments import check_bound, check_seconds
 from penstock.spark.by_hand import ByHand
 from penstock.spark.control_metrics import CONTROL
+from penstock.spark.hub import HubOver
 from penstock.spark.journal_file import JournalFile
 from penstock.spark.measuring import judge_by, take_sample
 from penstock.spark.nodes import negotiator
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.shell import SparkShell
+
+T = TypeVar("T")
 
 RATE_LOOKS = 4
 """Samples over which rates are measured when a person asks."""
@@ -97,7 +100,7 @@ class Elasticity:
 
     def _hold(self, sla: SLA, chosen: Policy, every_s: float | None) -> None:
         self._quantile = None if sla.is_mean else float(sla.quantile)
-        self._shell.hub.ask(lambda: judge_by(self._shell.engine, sla))
+        self._ask("hold", lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
             self._steering.loop.use(chosen)
@@ -154,15 +157,32 @@ class Elasticity:
         return ", ".join(told) or "no prediction was checked against a measurement so far"
 
     def success(self) -> dict[str, Success]:
-        """Return, by operator that is judged, the (shard, window) pairs that met the SLA since it is held."""
+        """Return, by operator that is judged, the (shard, window) pairs that met the SLA since it is held.
+
+        Raises:
+            PlanError: the query has ended.
+        """
 
         def look() -> dict[str, Success]:
             engine = self._shell.engine
             found = {name: success_of(engine, name, engine.now()) for name in engine.program.stages}
             return {name: one for name, one in found.items() if one is not None}
 
-        told: dict[str, Success] = self._shell.hub.ask(look)
-        return told
+        return self._ask("success", look)
+
+    def _ask(self, verb: str, look: Callable[[], T]) -> T:
+        """Ask the engine in its own thread, for what a person wants.
+
+        Raises:
+            PlanError: the query has ended.
+        """
+        try:
+            return self._shell.hub.ask(look)
+        except HubOver:
+            raise self._ended(verb) from None
+
+    def _ended(self, verb: str) -> PlanError:
+        return PlanError(f"{verb}: the query has ended; start {self._query} again first.")
 
     def control(self) -> dict[str, Any] | None:
         """Return the metrics of the control loop; None where no bound is held."""
@@ -170,7 +190,11 @@ class Elasticity:
 
     def describe(self) -> list[str]:
         """Return a line for every task (operator, index, node, shards and rows so far), one for every operator that an SLA
-        is held for, the errors of models, and where leases came up."""
+        is held for, the errors of models, and where leases came up.
+
+        Raises:
+            PlanError: the query has ended.
+        """
 
         def look() -> list[str]:
             engine = self._shell.engine
@@ -181,6 +205,7 @@ class Elasticity:
                 for index, node in plan.tasks.items()
             ]
 
+        tasks = self._ask("describe", look)
         landed, elsewhere = self._shell.landed
         placed = f"leases asked for on a node: {landed} came up there, {elsewhere} elsewhere"
         held = [
@@ -189,7 +214,7 @@ class Elasticity:
             for name, one in self.success().items()
         ]
         errors = [self._errors()] if held else []
-        return [*self._shell.hub.ask(look), *held, *errors, *([placed] if landed or elsewhere else [])]
+        return [*tasks, *held, *errors, *([placed] if landed or elsewhere else [])]
 
     def decisions(self) -> tuple[Decision, ...]:
         """Return what was decided so far."""

@@ -85,13 +85,18 @@ def take_reading(engine: Engine, log: tuple[float, int] = (0.0, 0)) -> Reading:
 
 
 def _executors(engine: Engine, operator: str, now: float) -> dict[str, Any]:
-    """An operator as all its executors together give it, and each of those that has shards below it."""
-    runs = [run for run in engine.runs_of(operator) if run.chain.groups]
-    looks = [StageLook(engine, run, now) for run in runs]
-    told = read_together(STAGE, looks) | read_together(OPERATOR, looks)
+    """An operator as all its executors together give it, and each of those that has shards below it. What one did before
+    its shards went to another still counts."""
+    every = [StageLook(engine, run, now) for run in engine.runs_of(operator)]
+    looks = [look for look in every if look.run.chain.groups]
+    told = read_together(STAGE, looks, every) | read_together(OPERATOR, looks, every)
     latency = engine.latency_since(operator, now - WINDOW_S)
     if latency is not None:
-        told |= {"latencyMeanMs": round(latency.mean_ms, 3), "latencyP99Ms": round(latency.p99_ms, 3)}
+        told |= {
+            "rowsPerSecond": round(latency.rows / WINDOW_S, 1),
+            "latencyMeanMs": round(latency.mean_ms, 3),
+            "latencyP99Ms": round(latency.p99_ms, 3),
+        }
     each = {look.run.spec.name: read_all(STAGE, look) | read_all(OPERATOR, look) for look in looks}
     return told | {"executors": each}
 

@@ -18,7 +18,7 @@ from penstock.control.apply.journal import Decision
 from penstock.dataplane.compile import SINK, sink_stage
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.draining import DrainMark
-from penstock.dataplane.explain import explain_program
+from penstock.dataplane.explain import explain_program, tasks_of
 from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.requests import Desk
@@ -32,7 +32,7 @@ from penstock.spark.ingest import Ingest
 from penstock.spark.listening import announcer
 from penstock.spark.progress import Identity, Reading, take_reading
 from penstock.spark.reports import Reports
-from penstock.spark.running import check_timeout, note_end, remember
+from penstock.spark.running import check_since, check_timeout, note_end, remember
 from penstock.spark.shell import SparkShell
 from penstock.spark.showing import Shown, show_html, show_line
 
@@ -64,6 +64,8 @@ class Query(Asking):
         self._reports = Reports(Identity("", self.runId, name), self._read, lambda: self.isActive)
         self._tables: dict[str, list[pa.Table]] = {}
         """By sink stage: the rows that memory sinks were handed."""
+        self._sinks: dict[str, str] = {}
+        """By sink stage: its kind."""
         self._schema: pa.Schema = pa.schema([])
         self._elasticity: Elasticity | None = None
         self._guard = threading.Lock()
@@ -83,12 +85,13 @@ class Query(Asking):
             return {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}
         waiting = self._ask(lambda shell: shell.engine.chains.waiting_bytes()) or 0
         working = self._ask(lambda shell: any(run.phase != "idle" for run in shell.engine.runs.values()))
-        message = "Processing new data" if working else "Waiting for data to arrive"
-        if self._ask(lambda shell: shell.engine.is_paused_by_hand()):
-            message = "Paused"
+        told = ["Paused"] if self._ask(lambda shell: shell.engine.is_paused_by_hand()) else []
         slow = self._ask(lambda shell: shell.engine.slow_epochs()) or {}
-        for stage, (epoch, seconds) in slow.items():
-            message = f"'{stage}' has been at epoch {epoch} for {seconds:.0f} s"
+        told += [
+            f"'{stage}' has been at epoch {epoch} for {seconds:.0f} s"
+            for stage, (epoch, seconds) in slow.items()
+        ]
+        message = "; ".join(told) or ("Processing new data" if working else "Waiting for data to arrive")
         return {"message": message, "isDataAvailable": waiting > 0, "isTriggerActive": bool(working)}
 
     @property
@@ -102,13 +105,14 @@ class Query(Asking):
         return self._reports.kept()
 
     def explain(self, extended: bool = False) -> None:
-        """Print the topology as it runs: stages, channels, keys, shards and tasks.
+        """Print the topology as it runs: stages, channels, keys and shards, and the executors and tasks that there are now.
 
         Args:
             extended: with the columns of every stage.
         """
         if self._shell is not None:
-            print(explain_program(self._shell.engine.program, extended))
+            tasks = self._ask(lambda shell: tasks_of(shell.engine)) or {}
+            print(explain_program(self._shell.engine.program, extended, tasks))
 
     def exception(self) -> PenstockError | None:
         """Return the error that ended the query, None when there was none."""
@@ -184,13 +188,19 @@ class Query(Asking):
             sink: the name that a further sink was given with `also(name, ...)`.
 
         Raises:
-            DeclarationError: the query has no sink of that name.
+            DeclarationError: the query has no sink of that name, or it is no memory sink.
         """
         stage = SINK if sink is None else sink_stage(sink)
         shell = self._shell
         if shell is not None and stage not in shell.engine.program.stages:
             raise DeclarationError(
                 f"query {self.name or self.id} has no sink {sink!r}; give one with also({sink!r}, ...)."
+            )
+        if (kind := self._sinks.get(stage, "memory")) != "memory":
+            whose = "its sink" if sink is None else f"sink {sink!r}"
+            raise DeclarationError(
+                f"query {self.name or self.id} keeps no rows for table(): {whose} is {kind!r}; declare it with "
+                "format('memory'), or let a further one have them: also(name, ...).format('memory')."
             )
         schema = self._schema if shell is None else shell.engine.program.stages[stage].schema
         with self._guard:
@@ -219,9 +229,10 @@ class Query(Asking):
             since: `time.monotonic()` value, of the last five minutes; ten seconds ago when not given.
 
         Raises:
-            DeclarationError: the query has no operator of that name.
+            DeclarationError: the query has no operator of that name, or `since` is no such value.
         """
         self._check_operator(operator)
+        check_since(since)
         start = time.monotonic() - 10.0 if since is None else since
         found: Latency | None = self._ask(lambda shell: shell.engine.latency_since(operator, start))
         return found

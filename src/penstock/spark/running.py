@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -66,12 +67,12 @@ def make_way(name: str | None, checkpoint: str, takeover: bool) -> None:
         if takeover:
             running.stop()
             continue
-        what = (
-            f"query '{running.name}' runs already" if running.name else "a query of this process runs already"
-        )
+        what = f"query '{running.name}' runs" if running.name else "a query of this process runs"
+        clash = "" if same_place else "no two queries can have one name: give this one another queryName, "
         raise CheckpointError(
-            f"{what} on the checkpoint {running.checkpoint}; call penstock.streams.get('{running.id}').stop() to end it, "
-            "or start this one with option('takeover', 'true') to stop it first and take its place."
+            f"{what} already on the checkpoint {running.checkpoint}; {clash}call "
+            f"penstock.streams.get('{running.id}').stop() to end it, or start this one with option('takeover', 'true') to "
+            "stop it first and take its place."
         )
 
 
@@ -81,6 +82,16 @@ def check_timeout(what: str, timeout: object) -> None:
         not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout < 0
     ):
         raise DeclarationError(f"{what}(timeout) takes seconds, not {timeout!r}.")
+
+
+def check_since(since: object) -> None:
+    """Refuse a moment that is no value of the monotonic clock."""
+    if since is not None and (
+        not isinstance(since, int | float) or isinstance(since, bool) or not math.isfinite(since)
+    ):
+        raise DeclarationError(
+            f"latency(operator, since) takes a value of time.monotonic(), such as time.monotonic() - 30, not {since!r}."
+        )
 
 
 def await_any(timeout: float | None) -> bool:

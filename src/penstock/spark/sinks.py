@@ -94,6 +94,13 @@ def with_sink_settings(program: Program, further: Sequence[Declared]) -> Program
     return replace(program, stages=stages)
 
 
+def kinds_of(declared: Declared) -> dict[str, str]:
+    """Return the kind of each sink stage of a declared query: memory, parquet, ..."""
+    return {
+        SINK if one is declared else sink_stage(str(one.name)): one.sink for one in (declared, *declared.also)
+    }
+
+
 def make_sinks(
     declared: Declared, spark: SparkSession, opened: Opened, remember: Callable[[str, pa.Table], None]
 ) -> dict[str, Sink]:

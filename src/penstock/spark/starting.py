@@ -28,7 +28,7 @@ from penstock.spark.query import Query
 from penstock.spark.running import make_way
 from penstock.spark.session import check_session
 from penstock.spark.shell import SparkShell
-from penstock.spark.sinks import check_sink, make_sinks, sink_settings, with_sink_settings
+from penstock.spark.sinks import check_sink, kinds_of, make_sinks, sink_settings, with_sink_settings
 from penstock.spark.slots import await_slots, is_local, real_cores
 from penstock.topology.options import (
     CHECKPOINT_LOCATION,
@@ -100,6 +100,7 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     kinds = {node.name: node.kind for node in sources}
     query._reports.identity = Identity(query.id, query.runId, query.name, declared.sink, kinds)
     query._schema = declared.node.schema
+    query._sinks = kinds_of(declared)
     query._spark = spark
     sinks = make_sinks(declared, spark, opened, query._remember)
     ingested = [node for node in sources if node.kind == "dataframe"]

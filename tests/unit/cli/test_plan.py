@@ -22,6 +22,26 @@ def test_the_table_shows_cores_nodes_and_what_is_predicted_of_what_is_bounded() 
     assert ran.exit_code == 0 and "predicted p99" in ran.stdout, ran.output
 
 
+def test_an_operator_of_several_executors_has_one_column_with_all_their_cores() -> None:
+    stated = [
+        option
+        for number in range(1, 21)
+        for option in ("--operator", f"{'match' if number == 1 else f'match#{number}'}:100:200")
+    ]
+    ran = penstock(*stated, "--operator", "sum:100:200", "--latency", 0.5, "--json", "-")
+    found = json.loads(ran.stdout)["capacity"][0]["cores"]
+    ran = penstock(*stated, "--operator", "sum:100:200", "--latency", 0.5)
+    assert ran.exit_code == 0 and "match#2" not in ran.stdout and "20 executors" in ran.stdout, ran.output
+    assert "2,000/s, 200/s a core" in ran.stdout
+    row = next(line for line in ran.stdout.splitlines() if " 1x " in line.replace("│", " "))
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells[1:4] == [
+        str(sum(found.values()) - found["sum"]),
+        str(found["sum"]),
+        str(sum(found.values())),
+    ]
+
+
 def test_names_are_shown_as_they_were_written() -> None:
     ran = penstock("--operator", "[b]match[/b]:5000:800")
     assert ran.exit_code == 0 and "[b]match[/b]" in ran.stdout, ran.output

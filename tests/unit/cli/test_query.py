@@ -27,12 +27,12 @@ def penstock(*arguments: object) -> Result:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[list[Request]]:
+def running(folder: Path, lines: list[str] | None = None) -> Iterator[list[Request]]:
     seen: list[Request] = []
 
     def carry_out(request: Request) -> Answer:
         seen.append(request)
-        return Answer(True, f"did {request.verb}")
+        return Answer(True, f"did {request.verb}", lines or [])
 
     over, desk = threading.Event(), Desk(PosixDisk(), str(folder), carry_out)
 
@@ -69,6 +69,12 @@ def test_verbs_reach_the_query_with_what_was_typed(tmp_path: Path) -> None:
     assert (hold.latency_s, hold.policy) == (0.5, "drs:k_max=8")
     assert (drain.node, drain.release, drain.wait_s) == ("2", True, 85.0)
     assert (long.wait_s, short.wait_s) == (295.0, 3.0), "the answer comes before nobody waits for it"
+
+
+def test_the_title_of_tasks_stands_before_them(tmp_path: Path) -> None:
+    with running(tmp_path, ["match task 0", "match task 1"]):
+        ran = penstock("tasks", tmp_path)
+    assert ran.stdout.splitlines() == ["did tasks", "match task 0", "match task 1"]
 
 
 @pytest.mark.parametrize(

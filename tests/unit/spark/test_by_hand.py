@@ -92,6 +92,43 @@ def test_executors_of_an_operator_are_given_no_cores_that_others_of_them_keep() 
         spread_executors("match", pair, 7, {"A": 3, "B": 3})
 
 
+def test_a_split_that_takes_a_core_more_than_there_is_is_refused_with_how_many_there_are(
+    story: Story,
+) -> None:
+    serving = story.engine.serving
+    beside = serving.leases_beside(lambda stage: stage.startswith("fold"))
+    serving.set_nodes(["n0", "n1"], {"n0": 1 + beside["n0"], "n1": 2 + beside["n1"]})
+    assert story.by_hand._room("fold") == {"n0": 1, "n1": 2}
+    assert "pass to 'fold#2' with 1 core" in story.by_hand.split("fold"), (
+        "of two tasks one goes: no core more"
+    )
+    until(story.driver, story.shell, lambda: len(story.engine.redealing.made) == 1)
+    assert "pass to 'fold#3' with 1 core" in story.by_hand.split("fold#2")
+    refused = r"takes one core more, 4 cores for 'fold': the nodes have 3 for it"
+    with pytest.raises(PlanError, match=refused):
+        story.by_hand.split("fold")  # while the other is on its way
+    until(story.driver, story.shell, lambda: len(story.engine.redealing.made) == 2)
+    with pytest.raises(PlanError, match=refused):
+        story.by_hand.split("fold#3")
+    assert len(story.engine.runs_of("fold")) == 3
+    assert "pass to" in story.by_hand.merge("fold")
+
+
+def test_where_no_number_of_cores_would_do_for_its_executors_the_refusal_says_what_does(story: Story) -> None:
+    for made, name in enumerate(("fold", "fold", "fold#2"), 1):
+        story.by_hand.split(name)
+        until(story.driver, story.shell, lambda made=made: len(story.engine.redealing.made) == made)
+    serving = story.engine.serving
+    beside = serving.leases_beside(lambda stage: stage.startswith("fold"))
+    serving.set_nodes(["n0", "n1"], {"n0": 2 + beside["n0"], "n1": 4})
+    serving.avoid.add("n1")
+    for cores in (2, 3, 4):
+        with pytest.raises(
+            PlanError, match=r"at least 4 cores for its 4 executors, .* room for 2: merge .* undrain node n1"
+        ):
+            story.by_hand.rescale("fold", cores, None)
+
+
 def test_what_came_of_a_drain_that_somebody_no_longer_waits_for_is_noted(
     story: Story, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 import penstock
 from penstock.dataplane.parquet_folder import ParquetFolder
-from penstock.errors import CheckpointError, DeclarationError
-from penstock.spark import running
+from penstock.errors import CheckpointError, DeclarationError, PlanError
+from penstock.spark import elasticity, running
+from penstock.spark.hub import HubOver
 from penstock.spark.query import Query
 from penstock.spark.sinks import check_sink
 
@@ -31,6 +32,68 @@ def test_an_operator_that_is_not_there_is_named_with_those_that_are(ask: Any) ->
     )
     with pytest.raises(DeclarationError, match=said):
         ask(handle(), "per_usr")
+
+
+@pytest.mark.parametrize("since", ["x", True, float("nan"), [1]])
+def test_latency_is_asked_since_a_moment_of_the_monotonic_clock(since: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"takes a value of time\.monotonic\(\)"):
+        handle().latency("per_user", since)
+
+
+@pytest.mark.parametrize(
+    ("paused", "slow", "says"),
+    [
+        (False, {}, "Waiting for data to arrive"),
+        (True, {}, "Paused"),
+        (
+            False,
+            {"a": (7, 5.2), "b": (9, 6.0)},
+            "'a' has been at epoch 7 for 5 s; 'b' has been at epoch 9 for 6 s",
+        ),
+        (True, {"a": (7, 5.2)}, "Paused; 'a' has been at epoch 7 for 5 s"),
+    ],
+)
+def test_a_query_that_is_paused_says_so_and_what_is_still_at_work(paused: bool, slow: Any, says: str) -> None:
+    engine = SimpleNamespace(
+        chains=SimpleNamespace(waiting_bytes=lambda: 0), runs={}, is_paused_by_hand=lambda: paused,
+        slow_epochs=lambda: slow,
+    )  # fmt: skip
+    query = Query("counts")
+    hub = SimpleNamespace(ask=lambda question, timeout: question())
+    query._shell = SimpleNamespace(engine=engine, hub=hub)  # type: ignore[assignment]
+    assert query.status["message"] == says
+
+
+def test_rows_of_a_sink_that_keeps_none_are_refused_with_what_keeps_them() -> None:
+    query = handle()
+    query._sinks = {"sink": "noop", "sink.kept": "memory"}
+    with pytest.raises(DeclarationError, match=r"its sink is 'noop'; declare it with format\('memory'\)"):
+        query.table()
+    stages: Any = query._shell.engine.program.stages  # type: ignore[union-attr]
+    stages["sink.kept"] = SimpleNamespace(schema=pa.schema([("n", pa.int64())]))
+    assert query.table("kept").num_rows == 0
+
+
+def test_what_is_asked_of_elasticity_after_the_end_is_refused_as_everything_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ask(look: Any) -> None:
+        raise HubOver("the query has ended")
+
+    monkeypatch.setattr(elasticity, "is_local", lambda spark: True)
+    monkeypatch.setattr(elasticity, "real_cores", lambda spark: 2)
+    shell: Any = SimpleNamespace(hub=SimpleNamespace(ask=ask))
+    ended = elasticity.Elasticity(shell, None, "counts")  # type: ignore[arg-type]
+    for verb, call in (
+        ("hold", lambda: ended.hold(0.5)),
+        ("success", ended.success),
+        ("describe", ended.describe),
+    ):
+        with pytest.raises(
+            PlanError, match=f"{verb}: the query has ended; start counts again first"
+        ) as raised:
+            call()
+        assert type(raised.value) is PlanError
 
 
 @pytest.mark.parametrize("timeout", ["5", -1, True, [1]])
@@ -58,6 +121,20 @@ def test_a_second_query_of_a_name_or_checkpoint_is_refused_alike(
     runs = SimpleNamespace(name="cell", id="1", checkpoint="/c", isActive=True)
     monkeypatch.setattr(running, "_started", [runs])
     with pytest.raises(
-        CheckpointError, match=r"query 'cell' runs already on the checkpoint /c; call .*takeover"
+        CheckpointError, match=r"query 'cell' runs already on the checkpoint /c; .*call .*takeover"
     ):
         running.make_way(name, checkpoint, takeover=False)
+
+
+def test_a_name_that_is_taken_by_a_query_on_another_checkpoint_is_what_is_said_to_clash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = SimpleNamespace(name="cell", id="1", checkpoint="/c", isActive=True)
+    monkeypatch.setattr(running, "_started", [runs])
+    with pytest.raises(
+        CheckpointError, match="no two queries can have one name: give this one another queryName"
+    ):
+        running.make_way("cell", "/other", takeover=False)
+    with pytest.raises(CheckpointError) as raised:
+        running.make_way("cell", "/c", takeover=False)
+    assert "queryName" not in str(raised.value)
