@@ -72,6 +72,29 @@ def test_the_recorded_policy_decides_the_same_again(journal: Path) -> None:
     assert ran.stdout.strip() == "gather: 2 decided again, 0 differ; 1 action recorded, 1 now; 1 skipped"
 
 
+def test_a_journal_of_several_policies_is_counted_by_policy(journal: Path) -> None:
+    lines: list[bytes] = []
+    plane = FakePlane([20.0, 20.0])
+    loop = ControlLoop(
+        Measurer(), Gather(), SLA(0.5), Limits(4), Guards(), plane, Journal(write=lines.append)
+    )
+    for policy in (Gather(), Gather("never", 1e9)):
+        loop.use(policy)
+        for _ in range(6):
+            loop.turn(plane.step())
+    loop.journal.close_run()
+    journal.write_bytes(b"\n".join(lines) + b"\n")
+    ran = penstock(journal)
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.splitlines() == [
+        "gather: 2 decided again, 0 differ; 1 action recorded, 1 now; 1 skipped",
+        "never: 1 decided again, 0 differ; 0 actions recorded, 0 now; 0 skipped",
+        "in all: 3 decided again, 0 differ; 1 action recorded, 1 now; 1 skipped",
+    ]
+    by_policy = json.loads(penstock(journal, "--json", "-").stdout)["by_policy"]
+    assert [one["policy"] for one in by_policy] == ["gather", "never"]
+
+
 def test_turns_that_the_journal_does_not_tell_are_named(journal: Path) -> None:
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     assert any(line.pop("turns", None) for line in lines)

@@ -46,6 +46,8 @@ class Decision:
     """When the last of them was."""
     nodes: Outcome | None = None
     """What came of the nodes that the plan asked for beside its cores; None while they come or go, and without any."""
+    stated: str = ""
+    """The policy with its options, as `make_policy` reads it: `drs:k_max=8`; empty where that is not known."""
 
     def __str__(self) -> str:
         parts = [part for part in (self.symptom, self._what()) if part]
@@ -310,6 +312,6 @@ _NUMBER = re.compile(r"(?<![\w#.-])-?\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?(?![\w#])")
 
 
 def _kind(decision: Decision) -> tuple[str, str]:
-    """What makes two decisions the same: their words without the numbers between them."""
+    """What makes two decisions the same: who decided, and its words without the numbers between them."""
     words = "\n".join((decision.symptom, decision.action, decision.refused or ""))
-    return decision.policy, _NUMBER.sub("#", words)
+    return decision.stated or decision.policy, _NUMBER.sub("#", words)
