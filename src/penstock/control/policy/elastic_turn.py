@@ -18,7 +18,7 @@ from penstock.control.policy.hotness import HotShard, find_hot_shard
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.protocol import Limits, Option
 from penstock.control.policy.sizing import Stations
-from penstock.control.policy.wording import count, describe_moves, in_ms, name_tasks
+from penstock.control.policy.wording import count, describe_moves, in_ms, name_measure, name_tasks
 from penstock.control.sla import OPERATOR, SLA
 
 
@@ -102,7 +102,7 @@ class Turn:
     @property
     def symptom(self) -> str:
         """`p99 840 ms over 500 ms: task 3 of match holds 41 % of load`, or how far within it is."""
-        what = "mean" if self.sla.is_mean else f"p{100 * float(self.sla.quantile):g}"
+        what = name_measure(self.sla)
         if self.is_measured_over or (self.observed_s is not None and not self.is_over):
             side = "over" if self.is_measured_over else "within"
             head = f"{what} {in_ms(self.observed_s or 0.0)} {side} {in_ms(self.sla.latency)}"
