@@ -212,7 +212,8 @@ class DrsPolicy:
             found = propose_fit(group, bound_s, t_min_s, floor, self.min_gain, serves)
         except ModelError as error:
             followed.holds(False, now.at_s)
-            return propose_making_do(group, bound_s, most, self.min_gain, str(error))
+            limit = f"k_max: {error}" if most == self.k_max else str(error)
+            return propose_making_do(group, bound_s, most, self.min_gain, limit)
         # A mere re-split can wait until it is certain; what is short, or not needed, cannot.
         is_split = bool(found.action) and sum(found.cores.values()) == group.total
         if is_split == followed.holds(is_split, now.at_s):
@@ -274,8 +275,9 @@ class DrsPolicy:
         placed = self._realize(now, limits, cores)
         release = () if cores or missing > 0 else self._negotiator.release(now, limits)
         plan = Plan(placed, add, release)
+        problems = list(dict.fromkeys(want.problem for want in wants if want.problem))
         if plan.changes_nothing:
-            why = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
+            why = "; ".join(problems)
             fits = "no other number of cores helps" if why else "the number of cores fits"
             relief = self._relieve(now, sla, fits)
             why = f"nothing can help: {why}" if why else "the numbers fit"
@@ -286,6 +288,7 @@ class DrsPolicy:
                     self._followed[want.group.label].note_too_few(want.group.total, now.at_s)
             if all(placed[name].k == cores[name] for name in placed):
                 self._changed_at_s = now.at_s
+        symptom += f": {'; '.join(problems)}" if problems else ""
         actions = list(dict.fromkeys(want.action for want in wants if want.action)) if placed else []
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []

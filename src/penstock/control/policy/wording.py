@@ -60,8 +60,8 @@ def name_tasks(indexes: Sequence[int]) -> str:
 def no_change(
     symptom: str, why: str, options: tuple[Option, ...] = (), predicted_s: float | None = None
 ) -> Proposal:
-    """Return the decision to leave everything as it is."""
-    return Proposal(None, symptom, f"no change: {why}", options, predicted_s)
+    """Return the decision to leave everything as it is. What errors say ends with a full stop, a part of a sentence not."""
+    return Proposal(None, symptom.rstrip("."), f"no change: {why.rstrip('.')}", options, predicted_s)
 
 
 def propose_waiting(now: Estimate) -> Proposal | None:
