@@ -13,7 +13,7 @@ from penstock.control.apply.codec import JournalError
 from penstock.control.apply.journal import read_entries
 from penstock.control.policy.registry import make_policy
 from penstock.control.replay import Replay, Tally, replay, replay_as_recorded
-from penstock.words import counted
+from penstock.words import counted, in_local_time
 
 
 def run_replay(journal: Path, policy: str | None, json: str | None) -> int:
@@ -37,7 +37,8 @@ def _show(console: Console, found: Replay) -> None:
     if found.differences:
         table = Table("decision", "at", "recorded", "decided again", box=None, header_style="")
         for one in found.differences:
-            table.add_row(str(one.number), f"{one.at_s:.1f} s", escape(one.recorded), escape(one.decided))
+            at = f"{one.at_s:.1f} s" if one.unix_s is None else in_local_time(one.unix_s)
+            table.add_row(str(one.number), at, escape(one.recorded), escape(one.decided))
         console.print(table)
     if len(found.by_policy) > 1:
         for tally in found.by_policy:

@@ -35,6 +35,8 @@ class Difference:
     """Which run of the journal it is of, where there are several."""
     policy: str = ""
     """Which decided again, with its options where they are known."""
+    unix_s: float | None = None
+    """When it was recorded, in seconds since 1970; None where the journal does not tell. `at_s` has a clock of its own."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,14 @@ def _describe(entry: Entry, turn: Turn, proposal: Proposal, policy: str) -> Diff
     return Difference(
         decision.number, turn.inputs.estimate.at_s, f"{decision.symptom}; {decision.action}",
         f"{proposal.symptom}; {proposal.action}", decision.predicted_s, proposal.predicted_s, entry.run, policy,
+        _derive_unix_s(decision, turn),
     )  # fmt: skip
+
+
+def _derive_unix_s(decision: Decision, turn: Turn) -> float | None:
+    if decision.unix_s is None:
+        return None
+    return decision.unix_s + turn.inputs.estimate.at_s - decision.at_s
 
 
 def same_plan(one: Plan | None, other: Plan | None) -> bool:

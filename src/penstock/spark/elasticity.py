@@ -110,7 +110,7 @@ class Elasticity:
             self._limits(),
             guards_of(chosen),
             self._actuator,
-            Journal(write=self._open_journal(), run=uuid.uuid4().hex),
+            Journal(write=self._open_journal(), run=uuid.uuid4().hex, clock=time.time),
         )
         loop.use(chosen, stated)
         self._steering = Steering(loop, self._take, every_s or self.every_s, self._refresh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,18 @@ def test_another_policy_is_shown_where_it_differs(journal: Path) -> None:
     (one,) = found["differences"]
     assert one["number"] == 2 and one["recorded"].endswith("moved all shards to task 0")
     assert (found["actions_recorded"], found["actions_decided"]) == (1, 0)
+
+
+def test_differences_have_the_time_of_day_where_the_journal_knows_it(journal: Path) -> None:
+    assert " s  " in penstock(journal, "--policy", "never").stdout
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        line["decision"]["unix_s"] = 1_800_000_000.0
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = penstock(journal, "--policy", "never")
+    assert datetime.fromtimestamp(1_800_000_000).strftime("%Y-%m-%d %H:%M:%S") in ran.stdout
+    (one,) = json.loads(penstock(journal, "--policy", "never", "--json", "-").stdout)["differences"]
+    assert one["unix_s"] == 1_800_000_000.0
 
 
 def test_an_unknown_policy_and_a_foreign_file_are_one_line(journal: Path, tmp_path: Path) -> None:
