@@ -266,21 +266,21 @@ class DrsPolicy:
         predicted = max((want.predicted_s for want in wants), default=0.0)
         cores = {name: k for want in wants if want.action for name, k in want.cores.items()}
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
+        problems = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
+        cause = f"{symptom}: {problems}" if problems else symptom
         if cores and not waited:
             why = f"the last re-allocation is less than {self.reallocation_s:g} s old"
             keeps = f"{why}, which holds {self._describe_wanted(wants)} back"
-            return self._relieve(now, sla, keeps) or no_change(symptom, why, options, predicted)
+            return self._relieve(now, sla, keeps) or no_change(cause, why, options, predicted)
         missing = self._missing(first, usable)
         add = self._negotiator.ask(now, limits, missing)
         placed = self._realize(now, limits, cores)
         release = () if cores or missing > 0 else self._negotiator.release(now, limits)
         plan = Plan(placed, add, release)
-        problems = list(dict.fromkeys(want.problem for want in wants if want.problem))
         if plan.changes_nothing:
-            why = "; ".join(problems)
-            fits = "no other number of cores helps" if why else "the number of cores fits"
+            fits = "no other number of cores helps" if problems else "the number of cores fits"
             relief = self._relieve(now, sla, fits)
-            why = f"nothing can help: {why}" if why else "the numbers fit"
+            why = f"nothing can help: {problems}" if problems else "the numbers fit"
             return relief or no_change(symptom, why, options, predicted)
         if placed:
             for want in wants:
@@ -288,15 +288,14 @@ class DrsPolicy:
                     self._followed[want.group.label].note_too_few(want.group.total, now.at_s)
             if all(placed[name].k == cores[name] for name in placed):
                 self._changed_at_s = now.at_s
-        symptom += f": {'; '.join(problems)}" if problems else ""
         actions = list(dict.fromkeys(want.action for want in wants if want.action)) if placed else []
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
         held = sum(want.group.total for want in wants)
         if placed and held > min(self.k_max or usable, usable):
             # More than may be held is given up whatever latency that leads to, so none is promised.
-            return Proposal(plan, symptom, "; ".join(actions), options, None, urgent=True)
-        return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent=predicted == math.inf)
+            return Proposal(plan, cause, "; ".join(actions), options, None, urgent=True)
+        return Proposal(plan, cause, "; ".join(actions), options, predicted, urgent=predicted == math.inf)
 
     def _missing(self, wants: list[Want], usable: int) -> int:
         """Return the cores that nodes would have to bring (IV-B, negotiator)."""
