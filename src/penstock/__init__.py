@@ -66,7 +66,7 @@ def read_export(spark: SparkSession, checkpointLocation: str, name: str) -> Data
     What `query.to_stream(name)` gives, in any process that reaches the checkpoint; the query need not run.
 
     Raises:
-        CheckpointError: the checkpoint has no such export; Spark wraps it in an exception of its own.
+        CheckpointError: the checkpoint has no such export.
     """
     from penstock.spark.exported import read_export as read
 

@@ -1,8 +1,9 @@
-"""How sentences say numbers: the right plural, and long lists cut short. Imports nothing."""
+"""How sentences say numbers and times: the right plural, and long lists cut short. Imports nothing of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 LISTED = 8
 """Things that a sentence names at most."""
@@ -19,3 +20,8 @@ def listed(things: Iterable[object], most: int = LISTED) -> str:
     if len(found) <= most:
         return ", ".join(found)
     return f"{', '.join(found[:most])} and {len(found) - most:,} more"
+
+
+def in_local_time(unix_s: float) -> str:
+    """Return a moment as the clock on the wall has it: `2026-11-18 20:52:36`."""
+    return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")

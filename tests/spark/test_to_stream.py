@@ -96,5 +96,5 @@ def test_what_is_not_exported_is_refused_with_what_to_do(spark: SparkSession, tm
         numbered(sales(10)).writeStream.format("noop").option(
             "checkpointLocation", str(tmp_path / "b")
         ).option("export", "sale").start(spark)
-    with pytest.raises(Exception, match="has no export of 'sales'"):
+    with pytest.raises(penstock.CheckpointError, match="has no export of 'sales'"):
         penstock.read_export(spark, str(tmp_path / "nothing"), "sales")

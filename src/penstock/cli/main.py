@@ -11,10 +11,13 @@ import typer
 
 from penstock.cli.checkpoint import app as checkpoint_app
 from penstock.cli.query import app as query_app
+from penstock.cli.usage import OneLineGroup
 from penstock.errors import PenstockError
 from penstock.version import __version__
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Stateful stream processing on Spark.")
+app = typer.Typer(
+    cls=OneLineGroup, add_completion=False, no_args_is_help=True, help="Stateful stream processing on Spark."
+)
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(query_app, name="query")
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from penstock.cli.output import FOUND, answer, check_writable, one_line_errors
+from penstock.cli.output import FOUND, USAGE, answer, check_writable, end_with, one_line_errors
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.inspecting import is_checkpoint
 from penstock.dataplane.requests import Request, ask
@@ -210,10 +211,16 @@ def _ask(checkpoint: Path, request: Request, timeout_s: float, json: str | None)
     with one_line_errors():
         check_writable(json)
         found = ask(PosixDisk(), checkpoint_folder(checkpoint), request, timeout_s)
-        told = [found.text, *found.lines] if request.verb == "tasks" else [*found.lines, found.text]
-        answer(found, json, lambda console: console.print("\n".join(told), markup=False))
+        text = [found.text] if found.ok else []
+        told = [*text, *found.lines] if request.verb == "tasks" else [*found.lines, *text]
+        answer(found, json, lambda console: _show(console, told))
         if not found.ok:
-            raise typer.Exit(FOUND)
+            end_with(found.text, USAGE if found.refused else FOUND)
+
+
+def _show(console: Console, lines: list[str]) -> None:
+    if lines:
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def checkpoint_folder(checkpoint: Path) -> str:

@@ -12,8 +12,8 @@ from penstock.cli.output import FOUND, USAGE, answer, check_writable, end_with, 
 from penstock.control.apply.codec import JournalError
 from penstock.control.apply.journal import read_entries
 from penstock.control.policy.registry import make_policy
-from penstock.control.replay import Replay, replay
-from penstock.words import counted
+from penstock.control.replay import Replay, Tally, replay, replay_as_recorded
+from penstock.words import counted, in_local_time
 
 
 def run_replay(journal: Path, policy: str | None, json: str | None) -> int:
@@ -24,7 +24,9 @@ def run_replay(journal: Path, policy: str | None, json: str | None) -> int:
             entries = read_entries(journal.read_bytes().splitlines())
             if not entries:
                 end_with(f"{journal} holds no decision.", USAGE)
-            found = replay(entries, make_policy(policy or entries[-1].decision.policy))
+            found = (
+                replay(entries, make_policy(policy)) if policy else replay_as_recorded(entries, make_policy)
+            )
         except JournalError as error:
             end_with(f"{journal}: {error} It must be a file that a query's option `journal` wrote.", USAGE)
         answer(found, json, lambda console: _show(console, found))
@@ -35,14 +37,21 @@ def _show(console: Console, found: Replay) -> None:
     if found.differences:
         table = Table("decision", "at", "recorded", "decided again", box=None, header_style="")
         for one in found.differences:
-            table.add_row(str(one.number), f"{one.at_s:.1f} s", escape(one.recorded), escape(one.decided))
+            at = f"{one.at_s:.1f} s" if one.unix_s is None else in_local_time(one.unix_s)
+            table.add_row(str(one.number), at, escape(one.recorded), escape(one.decided))
         console.print(table)
-    console.print(
-        f"{found.policy}: {found.decided} decided again, {len(found.differences)} differ; "
-        f"{counted(found.actions_recorded, 'action')} recorded, {found.actions_decided} now; {found.skipped} skipped",
-        highlight=False,
-        markup=False,
+    if len(found.by_policy) > 1:
+        for tally in found.by_policy:
+            console.print(_count(tally), highlight=False, markup=False)
+    whole = Tally(
+        "in all" if len(found.by_policy) > 1 else found.policy,
+        found.decided,
+        len(found.differences),
+        found.skipped,
+        found.actions_recorded,
+        found.actions_decided,
     )
+    console.print(_count(whole), highlight=False, markup=False)
     if found.missing_turns:
         console.print(
             f"The journal does not tell {counted(found.missing_turns, 'turn')}: a policy that remembers earlier turns may"
@@ -50,3 +59,10 @@ def _show(console: Console, found: Replay) -> None:
             highlight=False,
             markup=False,
         )
+
+
+def _count(one: Tally) -> str:
+    return (
+        f"{one.policy}: {one.decided} decided again, {one.differing} differ; "
+        f"{counted(one.actions_recorded, 'action')} recorded, {one.actions_decided} now; {one.skipped} skipped"
+    )

@@ -55,6 +55,8 @@ class ControlLoop:
         self.guards, self.actuator, self.journal = guards, actuator, journal
         self._past = Past(actuator, journal)
         self._manual: deque[tuple[float, str]] = deque()
+        self.stated = ""
+        """The policy with its options, for the journal; empty where that is not known."""
 
     def turn(self, sample: Sample) -> Decision:
         """Take one sample and decide; a plan that passes the guards is handed to the actuator."""
@@ -70,9 +72,13 @@ class ControlLoop:
         refused = self._ask_guards(now, wanted)
         return self._apply(now, wanted, refused)
 
-    def use(self, policy: Policy) -> None:
-        """Decide by another policy from the next turn on; actions under way are followed up all the same."""
-        self.policy = policy
+    def use(self, policy: Policy, stated: str = "") -> None:
+        """Decide by another policy from the next turn on; actions under way are followed up all the same.
+
+        Args:
+            stated: the policy with its options, as `make_policy` reads it; empty where that is not known.
+        """
+        self.policy, self.stated = policy, stated
 
     def change_sla(self, sla: SLA) -> None:
         """Hold another bound from the next turn on."""
@@ -93,7 +99,8 @@ class ControlLoop:
         while self._manual:
             at_s, sentence = self._manual.popleft()
             self._past.note_manual(now.at_s)
-            self.journal.add(Decision(0, at_s, self.policy.name, "by hand", sentence, acted=True), None)
+            by_hand = Decision(0, at_s, self.policy.name, "by hand", sentence, acted=True, stated=self.stated)
+            self.journal.add(by_hand, None)
 
     def _tell_policy(self, reason: str) -> None:
         """Tell the policy that its plan did not happen; one that fails at that too is asked again all the same."""
@@ -198,7 +205,7 @@ class ControlLoop:
         model = str(proposal.details.get("model", usual))
         return Decision(
             0, now.at_s, self.policy.name, proposal.symptom, proposal.action, acted, refused, proposal.options,
-            proposal.predicted_s, model,
+            proposal.predicted_s, model, stated=self.stated,
         )  # fmt: skip
 
 

@@ -233,8 +233,10 @@ def read_head(disk: Disk, checkpoint: str, operator: str) -> Head:
     try:
         data = disk.read(path)
     except FileNotFoundError as error:
+        near = difflib.get_close_matches(operator, disk.list(paths.exports(checkpoint)), n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}? Else " if near else ""
         raise CheckpointError(
-            f"the checkpoint {checkpoint} has no export of '{operator}'; start its query with "
+            f"the checkpoint {checkpoint} has no export of '{operator}'; {hint}start its query with "
             f"option('export', '{operator}')."
         ) from error
     return _head.decode(bytes(decode_frame(data, FrameKind.EXPORT, path)))

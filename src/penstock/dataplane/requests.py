@@ -50,6 +50,8 @@ class Answer(msgspec.Struct, frozen=True):
     ok: bool
     text: str
     lines: list[str] = []
+    refused: bool = False
+    """It was asked for something that is not there or cannot be; False where it was tried and failed."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -213,7 +215,7 @@ class Desk:
         try:
             answer = self._carry_out(request)
         except PenstockError as error:
-            answer = Answer(False, str(error))
+            answer = Answer(False, str(error), refused=True)
         except Exception as error:
             _log.exception("the request '%s' failed.", request.verb)
             answer = Answer(False, f"'{request.verb}' failed with {type(error).__name__}: {error}")

@@ -132,9 +132,12 @@ class ByHand:
         moved = sum(len(found.balance.moves) for found in placed)
         before = sum(len(one.tasks) for one in shards)
         moving = f"{moved} of its shards {'moves' if moved == 1 else 'move'}"
-        return self._begin(
-            Plan(plans), f"'{operator}' goes from {before} to {counted(cores, 'core')}; {moving}"
+        going = (
+            f"goes from {before} to {counted(cores, 'core')}"
+            if cores != before
+            else f"keeps {counted(cores, 'core')}"
         )
+        return self._begin(Plan(plans), f"'{operator}' {going}; {moving}")
 
     def _refuse_drained(self, operator: str, wanted: Mapping[str, int]) -> None:
         drained = self._shell.hub.ask(lambda: set(self._shell.engine.serving.avoid))
@@ -168,8 +171,8 @@ class ByHand:
             return found
 
         one = self._shell.hub.ask(begin)
-        passing = f"{counted(len(one.shards), 'shard')} of '{one.giver}'"
-        return self._said(f"{passing} pass to '{one.taker}' with {counted(one.tasks, 'core')}")
+        passing = f"{counted(len(one.shards), 'shard')} of '{one.giver}' {'passes' if len(one.shards) == 1 else 'pass'}"
+        return self._said(f"{passing} to '{one.taker}' with {counted(one.tasks, 'core')}")
 
     def move(self, operator: str, shards: Sequence[int], task: int) -> str:
         """Give shards to a task."""
@@ -180,10 +183,9 @@ class ByHand:
             raise PlanError(f"'{operator}' has no task {task}; it has {listed(now.tasks)}.")
         task_of = now.task_of.copy()
         task_of[list(shards)] = task
-        moved = counted(len({*shards}), "shard")
-        return self._begin(
-            Plan({operator: ExecutorPlan(now.tasks, task_of)}), f"{moved} of '{operator}' go to task {task}"
-        )
+        number = len({*shards})
+        going = f"{counted(number, 'shard')} of '{operator}' {'goes' if number == 1 else 'go'}"
+        return self._begin(Plan({operator: ExecutorPlan(now.tasks, task_of)}), f"{going} to task {task}")
 
     def _executor_with(self, operator: str, shards: Sequence[int]) -> tuple[str, ExecutorPlan]:
         """The executor of an operator that has all of these shards; its only one, where nobody does."""

@@ -23,7 +23,7 @@ from penstock.control.model.fitting import EpochFits
 from penstock.control.plan.capacity import OperatorRate, derive_rates
 from penstock.control.plan.guards import Guards
 from penstock.control.policy.protocol import Limits, Policy
-from penstock.control.policy.registry import DEFAULT, make_policy_for
+from penstock.control.policy.registry import DEFAULT, make_policy_for, state_policy
 from penstock.dataplane.metrics import read_all, success_of
 from penstock.dataplane.sojourns import Success
 from penstock.errors import PlanError
@@ -96,14 +96,14 @@ class Elasticity:
             every_s = check_seconds("every_s", every_s)
         chosen = make_policy_for(sla, policy, **options)
         with self._holding:
-            self._hold(sla, chosen, every_s)
+            self._hold(sla, chosen, state_policy(policy, **options), every_s)
 
-    def _hold(self, sla: SLA, chosen: Policy, every_s: float | None) -> None:
+    def _hold(self, sla: SLA, chosen: Policy, stated: str, every_s: float | None) -> None:
         self._quantile = None if sla.is_mean else float(sla.quantile)
         self._ask("hold", lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
             self._steering.loop.change_sla(sla)
-            self._steering.loop.use(chosen)
+            self._steering.loop.use(chosen, stated)
             self._steering.loop.guards = guards_of(chosen)
             return
         loop = ControlLoop(
@@ -113,8 +113,9 @@ class Elasticity:
             self._limits(),
             guards_of(chosen),
             self._actuator,
-            Journal(write=self._open_journal(), run=uuid.uuid4().hex),
+            Journal(write=self._open_journal(), run=uuid.uuid4().hex, clock=time.time),
         )
+        loop.use(chosen, stated)
         self._steering = Steering(loop, self._take, every_s or self.every_s, self._refresh)
 
     def _open_journal(self) -> Callable[[bytes], None] | None:

@@ -50,7 +50,12 @@ def check_exported(program: Program, operator: str) -> None:
 
 
 def read_export(spark: SparkSession, checkpointLocation: str, name: str) -> DataFrame:
-    """Return an export as a streaming DataFrame; in any process that reaches the checkpoint."""
+    """Return an export as a streaming DataFrame; in any process that reaches the checkpoint.
+
+    Raises:
+        CheckpointError: the checkpoint has no such export. Spark would only say that its worker failed.
+    """
+    exports.read_head(PosixDisk(), check_scheme(checkpointLocation), name)
     register(spark)
     reader = spark.readStream.format(FORMAT).option("checkpoint", checkpointLocation).option("operator", name)
     return reader.load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from penstock.cli import query as command
 from penstock.cli.main import app
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.requests import Answer, Desk, Request
+from penstock.errors import PlanError
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +125,27 @@ def test_a_folder_that_is_no_checkpoint_and_one_that_nobody_runs_on_are_told_apa
     assert ran.exit_code == 2 and "no checkpoint of Penstock" in ran.stderr
 
 
-def test_a_refusal_of_the_query_is_shown_as_it_was_written(tmp_path: Path) -> None:
-    desk = Desk(PosixDisk(), str(tmp_path), lambda asked: Answer(False, "'match' [b]cannot[/b]"))
+LONG = (
+    "there is no operator 'match' [b]here[/b]; there are "
+    + ", ".join(f"operator{n}" for n in range(40))
+    + "."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (PlanError(LONG), 2, f"penstock: {LONG}"),
+        (ValueError("odd"), 1, "'split' failed with ValueError: odd"),
+    ],
+)
+def test_a_refusal_of_the_query_is_one_line_on_stderr(
+    tmp_path: Path, error: Exception, code: int, says: str
+) -> None:
+    def carry_out(asked: Request) -> Answer:
+        raise error
+
+    desk = Desk(PosixDisk(), str(tmp_path), carry_out)
     over = threading.Event()
 
     def serve() -> None:
@@ -135,7 +156,11 @@ def test_a_refusal_of_the_query_is_shown_as_it_was_written(tmp_path: Path) -> No
     thread.start()
     try:
         ran = penstock("split", tmp_path, "match")
+        as_json = penstock("split", tmp_path, "match", "--json", "-")
     finally:
         over.set()
         thread.join()
-    assert ran.exit_code == 1 and "'match' [b]cannot[/b]" in ran.stdout
+    assert (ran.exit_code, ran.stdout) == (code, "")
+    (line,) = ran.stderr.splitlines()
+    assert says in line
+    assert as_json.exit_code == code and json.loads(as_json.stdout)["refused"] is (code == 2)

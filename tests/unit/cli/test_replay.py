@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,29 @@ def test_the_recorded_policy_decides_the_same_again(journal: Path) -> None:
     assert ran.stdout.strip() == "gather: 2 decided again, 0 differ; 1 action recorded, 1 now; 1 skipped"
 
 
+def test_a_journal_of_several_policies_is_counted_by_policy(journal: Path) -> None:
+    lines: list[bytes] = []
+    plane = FakePlane([20.0, 20.0])
+    loop = ControlLoop(
+        Measurer(), Gather(), SLA(0.5), Limits(4), Guards(), plane, Journal(write=lines.append)
+    )
+    for policy in (Gather(), Gather("never", 1e9)):
+        loop.use(policy)
+        for _ in range(6):
+            loop.turn(plane.step())
+    loop.journal.close_run()
+    journal.write_bytes(b"\n".join(lines) + b"\n")
+    ran = penstock(journal)
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.splitlines() == [
+        "gather: 2 decided again, 0 differ; 1 action recorded, 1 now; 1 skipped",
+        "never: 1 decided again, 0 differ; 0 actions recorded, 0 now; 0 skipped",
+        "in all: 3 decided again, 0 differ; 1 action recorded, 1 now; 1 skipped",
+    ]
+    by_policy = json.loads(penstock(journal, "--json", "-").stdout)["by_policy"]
+    assert [one["policy"] for one in by_policy] == ["gather", "never"]
+
+
 def test_turns_that_the_journal_does_not_tell_are_named(journal: Path) -> None:
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     assert any(line.pop("turns", None) for line in lines)
@@ -90,6 +114,18 @@ def test_another_policy_is_shown_where_it_differs(journal: Path) -> None:
     (one,) = found["differences"]
     assert one["number"] == 2 and one["recorded"].endswith("moved all shards to task 0")
     assert (found["actions_recorded"], found["actions_decided"]) == (1, 0)
+
+
+def test_differences_have_the_time_of_day_where_the_journal_knows_it(journal: Path) -> None:
+    assert " s  " in penstock(journal, "--policy", "never").stdout
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        line["decision"]["unix_s"] = 1_800_000_000.0
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = penstock(journal, "--policy", "never")
+    assert datetime.fromtimestamp(1_800_000_000).strftime("%Y-%m-%d %H:%M:%S") in ran.stdout
+    (one,) = json.loads(penstock(journal, "--policy", "never", "--json", "-").stdout)["differences"]
+    assert one["unix_s"] == 1_800_000_000.0
 
 
 def test_an_unknown_policy_and_a_foreign_file_are_one_line(journal: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +16,10 @@ from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.estimating import Measurer, Measuring
 from penstock.control.plan.guards import Guards
 from penstock.control.plan.plan import ExecutorPlan, Plan
-from penstock.control.policy.protocol import Limits, Proposal
+from penstock.control.policy import registry
+from penstock.control.policy.protocol import Limits, Policy, Proposal
 from penstock.control.policy.registry import make_policy
-from penstock.control.replay import replay
+from penstock.control.replay import replay, replay_as_recorded
 from penstock.control.sla import SLA
 from penstock.sim.elastic.cases import order_stream_case
 from penstock.sim.elastic.compare import make_guards
@@ -157,3 +159,63 @@ def test_a_folded_turn_is_written_to_the_last_bit() -> None:
 def test_an_entry_without_inputs_has_no_turns() -> None:
     (entry,) = read_entries(drive(1, Guards(), "a")[0])
     assert not list(Entry(entry.decision).all_turns())
+
+
+def record_holding(holds: list[tuple[str, float]], turns: int = 12) -> list[bytes]:
+    """A query's loop that is told to hold a bound by a policy, then by another one, in one file."""
+    plane, lines = FakePlane([20.0, 30.0, 10.0, 5.0]), list[bytes]()
+    journal = Journal(write=lines.append, run="a")
+    loop = ControlLoop(Measurer(), make_policy("static"), SLA(0.5), Limits(4), Guards(), plane, journal)
+    for stated, latency_s in holds:
+        loop.change_sla(SLA(latency_s))
+        loop.use(make_policy(stated), stated)
+        for _ in range(turns):
+            loop.turn(plane.step())
+    journal.close_run()
+    return lines
+
+
+HOLDS = [("third", 0.5), ("third", 0.25), ("drs:k_max=3", 0.5), ("third", 0.5), ("drs", 0.5), ("static", 0.5)]
+
+
+@pytest.fixture
+def third() -> Iterator[None]:
+    registry.register("third", Third)
+    yield
+    registry.unregister("third")
+
+
+@pytest.mark.usefixtures("third")
+def test_each_stretch_of_a_run_is_decided_by_the_policy_of_its_lines() -> None:
+    entries = read_entries(record_holding(HOLDS))
+    found = replay_as_recorded(entries, make_policy)
+    assert found.differences == ()
+    assert found.actions_decided == found.actions_recorded > 3
+    assert [one.policy for one in found.by_policy] == ["third", "drs:k_max=3", "drs", "static"]
+    assert sum(one.decided for one in found.by_policy) == found.decided
+    assert replay(entries, make_policy("static")).differences, "one policy for all of them differs"
+
+
+@pytest.mark.usefixtures("third")
+def test_a_policy_held_again_or_with_another_bound_remembers_nothing() -> None:
+    made: list[str] = []
+
+    def make(text: str) -> Policy:
+        made.append(text)
+        return make_policy(text)
+
+    replay_as_recorded(read_entries(record_holding(HOLDS)), make)
+    assert made == [stated for stated, _ in HOLDS]
+
+
+@pytest.mark.usefixtures("third")
+def test_a_journal_without_options_is_decided_by_names() -> None:
+    entries = read_entries(record_holding(HOLDS))
+    older = [replace(entry, decision=replace(entry.decision, stated="")) for entry in entries]
+    found = replay_as_recorded(older, make_policy)
+    assert [one.policy for one in found.by_policy] == ["third", "drs", "static"]
+
+
+def test_the_same_words_of_a_policy_with_other_options_are_another_decision() -> None:
+    entries = read_entries(record_holding([("static", 0.5), ("static:tasks=1", 0.5)]))
+    assert {entry.decision.stated for entry in entries} == {"static", "static:tasks=1"}

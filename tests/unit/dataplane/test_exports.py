@@ -141,6 +141,9 @@ def test_an_export_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) 
         CheckpointError, match=r"has no export of 'op'; start its query with option\('export'"
     ):
         read_head(fast_disk(), str(tmp_path), "op")
+    export = Export(tmp_path)
+    with pytest.raises(CheckpointError, match=r"has no export of 'opp'; did you mean 'op'\? Else start"):
+        read_head(export.disk, export.checkpoint, "opp")
 
 
 def test_exports_are_sinks_with_edges_of_their_own_whatever_the_order_of_their_names() -> None:

@@ -66,7 +66,7 @@ def test_a_refusal_is_an_answer(tmp_path: Path) -> None:
         raise PlanError("'match' cannot have 400 cores.")
 
     found = served(tmp_path, carry_out, Request("rescale", 100.0))
-    assert found == Answer(False, "'match' cannot have 400 cores.")
+    assert found == Answer(False, "'match' cannot have 400 cores.", refused=True)
 
 
 def test_without_a_running_query_the_asker_is_told(tmp_path: Path) -> None:

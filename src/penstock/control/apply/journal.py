@@ -17,11 +17,12 @@ from penstock.control.apply.codec import JournalError, decode, encode, is_comple
 from penstock.control.apply.turns import Inputs as Inputs
 from penstock.control.apply.turns import Turn, pack_turns, unpack_turns
 from penstock.control.policy.protocol import Option
+from penstock.words import in_local_time
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided at one turn of the loop, and why; `str()` is one sentence."""
+    """What was decided at one turn of the loop, and why; `str()` is one sentence, with the local time where it is known."""
 
     number: int
     at_s: float
@@ -46,6 +47,10 @@ class Decision:
     """When the last of them was."""
     nodes: Outcome | None = None
     """What came of the nodes that the plan asked for beside its cores; None while they come or go, and without any."""
+    stated: str = ""
+    """The policy with its options, as `make_policy` reads it: `drs:k_max=8`; empty where that is not known."""
+    unix_s: float | None = None
+    """When it was taken, in seconds since 1970; None where the journal has no clock."""
 
     def __str__(self) -> str:
         parts = [part for part in (self.symptom, self._what()) if part]
@@ -55,7 +60,8 @@ class Decision:
             parts.append(f"its nodes failed: {self.nodes.reason}")
         if self.count > 1 and self.until_s is not None:
             parts.append(f"{self.count} times in {self.until_s - self.at_s:.0f} s")
-        return "; ".join(parts)
+        when = "" if self.unix_s is None else f"{in_local_time(self.unix_s)} "
+        return when + "; ".join(parts)
 
     def _what(self) -> str:
         return self.action if self.refused is None else f"held back ({self.action}): {self.refused}"
@@ -109,6 +115,7 @@ class Journal:
         write: is given every line, without its end.
         fold_s: the longest run of equal decisions that becomes one entry.
         run: stands in every line; tells this run from others in one file.
+        clock: tells the time of day, in seconds since 1970; without one decisions have only that of samples.
     """
 
     def __init__(
@@ -117,11 +124,13 @@ class Journal:
         write: Callable[[bytes], None] | None = None,
         fold_s: float = 300.0,
         run: str = "",
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._entries: deque[Entry] = deque(maxlen=capacity)
         self._write = write
         self._fold_s = fold_s
         self._run = run
+        self._clock = clock
         self._turns: list[Turn] = []
         """Folded and not written yet."""
         self._failures: list[str] = []
@@ -153,7 +162,7 @@ class Journal:
             return longer
         self.close_run()
         self._kind = kind
-        numbered = _changed(decision, number=self._next)
+        numbered = _changed(decision, number=self._next, unix_s=self._clock() if self._clock else None)
         self._next += 1
         entry = Entry(numbered, inputs, self._run)
         self._entries.append(entry)
@@ -310,6 +319,6 @@ _NUMBER = re.compile(r"(?<![\w#.-])-?\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?(?![\w#])")
 
 
 def _kind(decision: Decision) -> tuple[str, str]:
-    """What makes two decisions the same: their words without the numbers between them."""
+    """What makes two decisions the same: who decided, and its words without the numbers between them."""
     words = "\n".join((decision.symptom, decision.action, decision.refused or ""))
-    return decision.policy, _NUMBER.sub("#", words)
+    return decision.stated or decision.policy, _NUMBER.sub("#", words)

@@ -234,7 +234,8 @@ def guard_gain(facts: Facts) -> str | None:
     if facts.breaks_bound and gain_s > 0:
         return None
     if facts.freed_cores == 0 and gain_s < facts.guards.min_gain_ratio * facts.without_s:
-        return f"it would change {_ms(facts.without_s)} to {_ms(facts.predicted_s)}, too little to act on"
+        why = "no gain" if gain_s < 0 else "too little to act on"
+        return f"it would change {_ms(facts.without_s)} to {_ms(facts.predicted_s)}, {why}"
     if gain_s * facts.guards.payback_s < facts.cost_s:
         return f"it would win {_ms(gain_s)} a row and costs {facts.cost_s:.3g} s"
     return None
@@ -347,4 +348,7 @@ def _undoes(facts: Facts, action: Action) -> bool:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if math.isfinite(seconds) else "no bound"
+    if not math.isfinite(seconds):
+        return "no bound"
+    ms = seconds * 1e3
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"

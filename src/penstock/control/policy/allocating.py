@@ -123,7 +123,7 @@ def propose_fit(
     now_s = group.predict(group.current)
     seen_s = group.measured_s if group.measured_s is not None else now_s
     need = min_processors(group.stations, bound_s)
-    symptom = f"{group.label}: latency {in_ms(seen_s)}, predicted {in_ms(now_s)}, bound {in_ms(bound_s)}"
+    symptom = describe_latency(group, bound_s)
     options = (Option("no change", now_s), _option(need))
     if is_short(group, bound_s):
         if need.total > group.total:
@@ -154,6 +154,13 @@ def propose_fit(
     )
 
 
+def describe_latency(group: Group, bound_s: float) -> str:
+    """Return what is measured of a group and what is predicted, beside its bound."""
+    now_s = group.predict(group.current)
+    seen_s = group.measured_s if group.measured_s is not None else now_s
+    return f"{group.label}: latency {in_ms(seen_s)}, predicted {in_ms(now_s)}, bound {in_ms(bound_s)}"
+
+
 def _find_fewer(
     group: Group, need: Allocation, bound_s: float, floor: int, serves: Callable[[Mapping[str, int]], bool]
 ) -> Allocation | None:
@@ -179,7 +186,8 @@ def is_short(group: Group, bound_s: float) -> bool:
 def propose_making_do(group: Group, bound_s: float, usable: int, min_gain: float, problem: str) -> Want:
     """Deal what can be had, where no allocation holds the bound or serves the load; only if that helps, or if more than
     that is held. Where the load is served and the bound out of reach, it is all cores that help; else it goes by load."""
-    symptom, now_s, must = f"{group.label}: {problem}", group.predict(group.current), group.total > usable
+    now_s, must, problem = group.predict(group.current), group.total > usable, problem.rstrip(".")
+    symptom = describe_latency(group, bound_s)
     stays = Want(group, group.current, symptom, now_s, problem=problem)
     if group.hot is None and not must:
         try:

@@ -212,7 +212,8 @@ class DrsPolicy:
             found = propose_fit(group, bound_s, t_min_s, floor, self.min_gain, serves)
         except ModelError as error:
             followed.holds(False, now.at_s)
-            return propose_making_do(group, bound_s, most, self.min_gain, str(error))
+            limit = f"k_max: {error}" if most == self.k_max else str(error)
+            return propose_making_do(group, bound_s, most, self.min_gain, limit)
         # A mere re-split can wait until it is certain; what is short, or not needed, cannot.
         is_split = bool(found.action) and sum(found.cores.values()) == group.total
         if is_split == followed.holds(is_split, now.at_s):
@@ -265,20 +266,21 @@ class DrsPolicy:
         predicted = max((want.predicted_s for want in wants), default=0.0)
         cores = {name: k for want in wants if want.action for name, k in want.cores.items()}
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
+        problems = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
+        cause = f"{symptom}: {problems}" if problems else symptom
         if cores and not waited:
             why = f"the last re-allocation is less than {self.reallocation_s:g} s old"
             keeps = f"{why}, which holds {self._describe_wanted(wants)} back"
-            return self._relieve(now, sla, keeps) or no_change(symptom, why, options, predicted)
+            return self._relieve(now, sla, keeps) or no_change(cause, why, options, predicted)
         missing = self._missing(first, usable)
         add = self._negotiator.ask(now, limits, missing)
         placed = self._realize(now, limits, cores)
         release = () if cores or missing > 0 else self._negotiator.release(now, limits)
         plan = Plan(placed, add, release)
         if plan.changes_nothing:
-            why = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
-            fits = "no other number of cores helps" if why else "the number of cores fits"
+            fits = "no other number of cores helps" if problems else "the number of cores fits"
             relief = self._relieve(now, sla, fits)
-            why = f"nothing can help: {why}" if why else "the numbers fit"
+            why = f"nothing can help: {problems}" if problems else "the numbers fit"
             return relief or no_change(symptom, why, options, predicted)
         if placed:
             for want in wants:
@@ -292,8 +294,8 @@ class DrsPolicy:
         held = sum(want.group.total for want in wants)
         if placed and held > min(self.k_max or usable, usable):
             # More than may be held is given up whatever latency that leads to, so none is promised.
-            return Proposal(plan, symptom, "; ".join(actions), options, None, urgent=True)
-        return Proposal(plan, symptom, "; ".join(actions), options, predicted, urgent=predicted == math.inf)
+            return Proposal(plan, cause, "; ".join(actions), options, None, urgent=True)
+        return Proposal(plan, cause, "; ".join(actions), options, predicted, urgent=predicted == math.inf)
 
     def _missing(self, wants: list[Want], usable: int) -> int:
         """Return the cores that nodes would have to bring (IV-B, negotiator)."""

@@ -18,7 +18,7 @@ from penstock.control.policy.hotness import HotShard, find_hot_shard
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.protocol import Limits, Option
 from penstock.control.policy.sizing import Stations
-from penstock.control.policy.wording import count, describe_moves, in_ms, name_tasks
+from penstock.control.policy.wording import count, describe_moves, in_ms, name_measure, name_tasks
 from penstock.control.sla import OPERATOR, SLA
 
 
@@ -92,6 +92,16 @@ class Turn:
         return max(self.late, key=lambda name: (self.busiest_task[name], name), default="")
 
     @cached_property
+    def slowest(self) -> tuple[str, float] | None:
+        """The executor in which rows spend most time as measured, and that time, where there are several."""
+        times = {name: derive_executor_s(self.now.executors[name], self.sla) for name in self.cores}
+        known = {name: seconds for name, seconds in times.items() if seconds is not None}
+        if len(times) < 2 or not known or self.sla.scope == OPERATOR:
+            return None
+        name = max(known, key=lambda one: (known[one], one))
+        return name, known[name]
+
+    @cached_property
     def hot(self) -> HotShard | None:
         """A shard that rows are late for whatever is done."""
         return find_hot_shard(self.now, self.late)
@@ -102,13 +112,19 @@ class Turn:
     @property
     def symptom(self) -> str:
         """`p99 840 ms over 500 ms: task 3 of match holds 41 % of load`, or how far within it is."""
-        what = "mean" if self.sla.is_mean else f"p{100 * float(self.sla.quantile):g}"
+        what = name_measure(self.sla)
         if self.is_measured_over or (self.observed_s is not None and not self.is_over):
             side = "over" if self.is_measured_over else "within"
             head = f"{what} {in_ms(self.observed_s or 0.0)} {side} {in_ms(self.sla.latency)}"
         else:
             head = f"predicted mean {in_ms(self.predicted_s)} {'over' if self.is_over else 'within'} {in_ms(self.bound_s)}"
-        return f"{head}: {describe_busiest(self.now, self.worst)}" if self.is_over and self.worst else head
+        if not self.is_over or not self.worst:
+            return head
+        slowest = self.slowest if self.is_measured_over else None
+        if slowest is None:
+            return f"{head}: {describe_busiest(self.now, self.worst)}"
+        name, seconds = slowest
+        return f"{head}, {in_ms(seconds)} in {name}: {describe_busiest(self.now, name)}"
 
     def calm(self, theta: float) -> str:
         """Say with numbers why nothing has to be done."""

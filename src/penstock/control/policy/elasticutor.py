@@ -313,8 +313,9 @@ def _is_worth_it(turn: Turn, sizing: Sizing) -> bool:
 
 
 def _explain_nothing(turn: Turn) -> str:
+    name = turn.slowest[0] if turn.is_measured_over and turn.slowest is not None else turn.worst
     return (
-        f"tasks of {turn.worst} are {turn.busy(turn.worst):.0%} busy, {turn.total} of {count(turn.usable, 'core')} are "
+        f"tasks of {name} are {turn.busy(name):.0%} busy, {turn.total} of {count(turn.usable, 'core')} are "
         "held; no plan is predicted to help"
     )
 

@@ -15,13 +15,14 @@ from typing import ClassVar
 import numpy as np
 
 from penstock.control.measure.estimate import Estimate
-from penstock.control.measure.observed import derive_executor_s
+from penstock.control.measure.observed import derive_executor_s, derive_observed_s
 from penstock.control.plan.plan import Plan
 from penstock.control.policy.coarse import CoarseStep
 from penstock.control.policy.forecasting import Forecast, Forecaster
+from penstock.control.policy.lateness import derive_measured_s
 from penstock.control.policy.lingering import Holding, Lingering
 from penstock.control.policy.mapping import tail_factor
-from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores
+from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores, derive_usable_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, SHARE, check_options
 from penstock.control.policy.outlook import Bound
 from penstock.control.policy.passing import pass_on
@@ -32,7 +33,7 @@ from penstock.control.policy.sharing import BoundSplit
 from penstock.control.policy.shortening import Shortener
 from penstock.control.policy.shrinking import propose_within
 from penstock.control.policy.studying import Judging, Study, study
-from penstock.control.policy.telling import describe, explain, tell
+from penstock.control.policy.telling import describe, describe_miss, explain, explain_calm, tell
 from penstock.control.policy.treating import (
     ADD,
     MOVE,
@@ -179,7 +180,8 @@ class PenstockPolicy:
         if lingers:
             self._holding.note(name, now.at_s)
         self._holding.look(name, now.at_s, one.executor.k)
-        return replace(one, severe=True, rising=False) if lingers else one
+        cause = "waits that do not pass"
+        return replace(one, severe=True, rising=False, cause=cause) if lingers else one
 
     def _treat_all(self, now: Estimate, studies: list[Study], free: FreeCores) -> list[_Finding]:
         """Treat one executor after the other; where cores are short, each is offered its share of the free ones.
@@ -207,7 +209,7 @@ class PenstockPolicy:
             why = (
                 f"nothing can help: a row alone takes {in_ms(need)} of a bound of {in_ms(one.demand.bound_s)}"
             )
-            return _Finding(one, why_not=why)
+            return _Finding(one, why_not=why, stuck=True)
         if one.calm and one.late:
             return self._shorten(now, one, free)
         if one.calm:
@@ -292,10 +294,16 @@ class PenstockPolicy:
         if urgent:
             treated = [found for found in treated if not found.study.calm]
         lacking = sum(found.lacking for found in findings)
-        told = treated or [found for found in findings if found.told] or findings[:1]
-        symptom = "; ".join(describe(found.study) for found in told)
         whole = Whole(now, sla)
         before_s = {found.study.name: found.study.predicted_s for found in findings}
+        miss = describe_miss(derive_observed_s(now, sla), whole.predict_s(before_s), sla)
+        told = (
+            treated
+            or [found for found in findings if found.told]
+            or self._choose_calm(now, limits, findings, miss)
+        )
+        symptom = "; ".join(describe(found.study, sla) for found in told)
+        symptom = f"{miss}: {symptom}" if miss else symptom
         options = whole.derive_options(before_s, ((found.study.name, found.options) for found in told))
         allowed = [f for f in treated if self._may_act(now.at_s, f.study.name, urgent=urgent)]
         if treated and not allowed:
@@ -320,6 +328,17 @@ class PenstockPolicy:
         return Proposal(
             plan, symptom, "; ".join(actions), options, predicted_s, urgent, {"model": self.model}
         )
+
+    def _choose_calm(
+        self, now: Estimate, limits: Limits, findings: list[_Finding], miss: str
+    ) -> list[_Finding]:
+        """Return what to tell where nothing is wrong with any executor: of the worst off where the bound is missed."""
+        if not miss:
+            return findings[:1]
+        worst = max(findings, key=lambda one: derive_measured_s(one.study) / one.study.bound.mean_s)
+        held = sum(one.k for one in now.executors.values())
+        why = self._shortener.explain_calm(worst.study.name)
+        return [replace(worst, why_not=explain_calm(held, derive_usable_cores(now, limits), why))]
 
     def _remember(self, at_s: float, treated: list[_Finding], urgent: bool) -> None:
         self._acted_s.append((at_s, urgent, frozenset(found.study.name for found in treated)))

@@ -105,6 +105,22 @@ def make_policy_for(sla: SLA, text: str, **options: Any) -> Policy:
     return policy
 
 
+def state_policy(text: str, **options: Any) -> str:
+    """Return what `make_policy` makes the same policy of without options beside it; empty where one of them cannot be
+    written."""
+    name, _, rest = text.partition(":")
+    if name == ADVISE:
+        inner = state_policy(rest or DEFAULT, **options)
+        return inner and f"{ADVISE}:{inner}"
+    parts = []
+    for key, value in options.items():
+        part = f"{key}={str(value).lower() if value is None or isinstance(value, bool) else value}"
+        if "," in part or _read_option(text, part) != (key, value):
+            return ""
+        parts.append(part)
+    return ",".join([text, *parts]) if rest else f"{text}:{','.join(parts)}" if parts else text
+
+
 def _read_option(text: str, part: str) -> tuple[str, Any]:
     key, equals, value = part.partition("=")
     if not equals or not key.isidentifier():

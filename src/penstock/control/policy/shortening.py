@@ -16,7 +16,7 @@ from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.observed import derive_observed_s
 from penstock.control.measure.sample import F64
 from penstock.control.model.epoch import lower_convex_hull
-from penstock.control.policy.lateness import Late, Lateness, derive_measured_s
+from penstock.control.policy.lateness import LOOK_S, Late, Lateness, derive_measured_s
 from penstock.control.policy.lingering import Holding
 from penstock.control.policy.predicting import Whole
 from penstock.control.policy.studying import Study
@@ -101,6 +101,17 @@ class Shortener:
     def wanted(self, name: str) -> Shortening:
         """Return what is done about the epochs of an executor that is late."""
         return self._wanted[name]
+
+    def explain_calm(self, name: str) -> str:
+        """Say why an executor that is over its bound as measured at this turn does not count as late."""
+        group = self._groups.get(name)
+        if group is None:
+            return "no model knows what more tasks would win"
+        if group.late is None:
+            return f"what epochs take is looked at for {LOOK_S:.0f} s before anything is done about it"
+        if not group.late.is_late:
+            return "the bound is not missed more often than chance explains"
+        return "another executor has to be helped first"
 
     def begin(self, names: Sequence[str]) -> None:
         """Note that late executors are given the tasks that were wanted."""

@@ -85,7 +85,7 @@ def size_cores(stations: Stations, bound_s: float, usable: int) -> Sizing:
             return _size_together(stations, bound_s, usable)
         return _size_each(stations, bound_s, usable)
     except ModelError as error:
-        return _spread(stations, usable, str(error))
+        return _spread(stations, usable, str(error).rstrip("."))
 
 
 def _size_together(stations: Stations, bound_s: float, usable: int) -> Sizing:
@@ -94,7 +94,7 @@ def _size_together(stations: Stations, bound_s: float, usable: int) -> Sizing:
     except ModelError as error:
         # Raises again where the load is not served; else the bound is out of reach for any number of cores.
         found = assign_processors(stations.all, usable)
-        return Sizing(found.cores, found.latency_s, False, str(error))
+        return Sizing(found.cores, found.latency_s, False, str(error).rstrip("."))
     if found.reached:
         return Sizing(found.cores, found.latency_s, True)
     missing = _missing(stations, bound_s, usable)

@@ -88,6 +88,8 @@ class Study:
     """How fast state is copied to another node."""
     late: bool = False
     """Epochs alone take too long for the bound, and have for a while."""
+    cause: str = ""
+    """What is severe, in words."""
 
     @property
     def name(self) -> str:
@@ -189,7 +191,16 @@ def study(
         excused,
         stuck,
         move_bytes_per_s,
+        cause=_tell_cause(judging, swamped, bool(((waits_s > panic_s) & ~excused).any())) if severe else "",
     )
+
+
+def _tell_cause(judging: Judging, swamped: bool, panics: bool) -> str:
+    if swamped:
+        return "more comes than its tasks can serve"
+    if panics:
+        return f"rows wait for over {judging.panic_ratio:.0%} of its bound"
+    return f"a task is too full, where rows wait for over {judging.alert_ratio:.0%} of its bound"
 
 
 def _find_hot(

@@ -8,21 +8,59 @@ from penstock.control.policy.negotiation import FreeCores
 from penstock.control.policy.outlook import derive_row_s
 from penstock.control.policy.studying import Study
 from penstock.control.policy.treating import MOVE, Treatment
-from penstock.control.policy.wording import count, describe_moves, in_ms
+from penstock.control.policy.wording import count, describe_moves, in_ms, name_measure
+from penstock.control.sla import SLA
 
 
-def describe(one: Study) -> str:
-    """Return how an executor fares, with its numbers."""
+def describe(one: Study, sla: SLA) -> str:
+    """Return how an executor fares, with its numbers and, where it fares ill, the cause."""
     worst = one.worst
     load = one.tasks.sum(one.demand.load)
     total = max(float((load * one.tasks.speed).sum()), 1e-12)
-    trouble = one.severe or one.late or one.stuck
-    state = "rising" if one.rising else "in trouble" if trouble else "healthy"
+    bound_s = one.bound.latency_s
+    share = f" (its share of {in_ms(sla.latency)})" if bound_s < sla.latency * (1 - 1e-9) else ""
     return (
-        f"{one.name} {state}: {one.forecast.total_per_s:.0f} rows/s, waits up to {in_ms(float(one.waits_s.max()))},"
-        f" bound {in_ms(one.demand.bound_s)}: task {one.tasks.indexes[worst]} holds"
+        f"{one.name} {_describe_state(one)}: {one.forecast.total_per_s:.0f} rows/s, waits up to"
+        f" {in_ms(float(one.waits_s.max()))}, bound {in_ms(bound_s)}{share}: task {one.tasks.indexes[worst]} holds"
         f" {load[worst] * one.tasks.speed[worst] / total:.0%} of load and is filled to {load[worst]:.0%}"
     )
+
+
+def _describe_state(one: Study) -> str:
+    if one.severe:
+        return f"in trouble ({one.cause})"
+    if one.rising:
+        return "rising"
+    if one.strayed:
+        return "in trouble (shards have no task)"
+    if one.late:
+        return "in trouble (its epochs take too long)"
+    if one.stuck:
+        return "in trouble (one shard is too much for a task)"
+    if one.bound.measured_s is not None and one.bound.measured_s > one.bound.latency_s:
+        return f"slow ({in_ms(one.bound.measured_s)})"
+    return "healthy"
+
+
+def describe_miss(observed_s: float | None, predicted_s: float, sla: SLA) -> str:
+    """Return how a bound is missed, as measured or else as predicted; empty where it is not."""
+    bound = f"over {in_ms(sla.latency)}"
+    if observed_s is not None and observed_s > sla.latency:
+        return f"{name_measure(sla)} {in_ms(observed_s)} {bound}"
+    if observed_s is None and predicted_s > sla.latency:
+        return f"{name_measure(sla)} {in_ms(predicted_s)} predicted, {bound}"
+    return ""
+
+
+def explain_calm(held: int, usable: int, why: str) -> str:
+    """Say why nothing is done about a bound that is missed while no executor is in trouble.
+
+    Args:
+        held: cores that all executors have.
+        usable: cores that they may have.
+        why: why the executor that is worst off gets nothing.
+    """
+    return f"no task is in trouble, and {held} of {count(usable, 'core')} are held; {why}"
 
 
 def tell(one: Study, done: Treatment) -> str:
@@ -54,5 +92,9 @@ def explain(one: Study, free: FreeCores) -> str:
         )
     clear_s = one.demand.derive_clear_s(tasks * speed)
     if one.demand.waiting_s.any() and not free.usable:
-        return f"every core is at work on what waits, which takes {clear_s:.0f} s more"
+        return f"every core is at work on what waits, which takes {_in_s(clear_s)} more"
     return "no move of shards helps"
+
+
+def _in_s(seconds: float) -> str:
+    return in_ms(seconds) if seconds < 1 else f"{seconds:.0f} s"

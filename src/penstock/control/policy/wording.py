@@ -11,6 +11,7 @@ import numpy.typing as npt
 from penstock.control.measure.estimate import Estimate
 from penstock.control.policy.mapping import is_known
 from penstock.control.policy.protocol import Option, Proposal
+from penstock.control.sla import SLA
 
 _NAMED = 8
 """Tasks that are named one by one in a sentence; more are counted."""
@@ -22,6 +23,11 @@ def in_ms(seconds: float) -> str:
         return "unbounded"
     ms = seconds * 1e3
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+
+
+def name_measure(sla: SLA) -> str:
+    """Return of what a bound is: `mean`, `p99`."""
+    return "mean" if sla.is_mean else f"p{100 * float(sla.quantile):g}"
 
 
 def count(number: int, word: str) -> str:
@@ -54,8 +60,8 @@ def name_tasks(indexes: Sequence[int]) -> str:
 def no_change(
     symptom: str, why: str, options: tuple[Option, ...] = (), predicted_s: float | None = None
 ) -> Proposal:
-    """Return the decision to leave everything as it is."""
-    return Proposal(None, symptom, f"no change: {why}", options, predicted_s)
+    """Return the decision to leave everything as it is. What errors say ends with a full stop, a part of a sentence not."""
+    return Proposal(None, symptom.rstrip("."), f"no change: {why.rstrip('.')}", options, predicted_s)
 
 
 def propose_waiting(now: Estimate) -> Proposal | None:

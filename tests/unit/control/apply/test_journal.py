@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,29 @@ def test_a_decision_reads_as_one_sentence() -> None:
     )
     held = decision(1, "task 3 is busy", "moved 5 shards", refused="cooling down")
     assert str(held) == "task 3 is busy; held back (moved 5 shards): cooling down"
+
+
+def test_a_decision_has_the_time_of_day_where_the_journal_has_a_clock() -> None:
+    lines: list[bytes] = []
+    journal = Journal(write=lines.append, clock=iter([1_800_000_000.5, 1_800_000_009.0]).__next__)
+    for at in (1, 2, 3):
+        journal.add(decision(at, "p99 12 ms under 500 ms"), EMPTY)
+    journal.add(decision(9, "by hand", "paused", acted=True), None)
+    first, _ = journal.decisions()
+    when = datetime.fromtimestamp(1_800_000_000).strftime("%Y-%m-%d %H:%M:%S")
+    assert str(first) == f"{when} p99 12 ms under 500 ms; no change; 3 times in 2 s"
+    journal.close_run()
+    assert [entry.decision.unix_s for entry in read_entries(lines)] == [1_800_000_000.5, 1_800_000_009.0]
+
+
+def test_lines_of_older_versions_have_no_time_of_day_and_are_read() -> None:
+    lines: list[bytes] = []
+    Journal(write=lines.append).add(decision(1, "p99 12 ms under 500 ms"), EMPTY)
+    line = json.loads(lines[0])
+    for name in ("unix_s", "stated"):
+        del line["decision"][name]
+    (entry,) = read_entries([json.dumps(line)])
+    assert entry.decision.unix_s is None and str(entry.decision).startswith("p99 12 ms")
 
 
 def test_equal_decisions_without_an_action_become_one_entry() -> None:

@@ -328,7 +328,7 @@ def test_shards_are_dealt_finely_to_cores_that_hardly_serve_the_load() -> None:
 def test_where_the_bound_is_out_of_reach_all_cores_that_help_are_assigned_once(scope: str) -> None:
     world = video(8, 12, 2, sla=SLA(0.5, scope=scope))
     world.run(DrsPolicy(reallocation_s=5), 200)
-    assert 1 <= len(world.plans) <= 3 and "cannot be reached" in world.proposals[-1].symptom
+    assert 1 <= len(world.plans) <= 3 and "cannot be reached" in world.proposals[-1].action
     assert sum(cores(world).values()) < 64, "what is no gain stays free"
     least_s = mmk_latency_s(13, 1.75, 60)
     assert mmk_latency_s(13, 1.75, world.k("extract")) < 1.1 * least_s
@@ -415,3 +415,13 @@ def test_nodes_are_asked_for_once_and_given_back() -> None:
     world.stations["match"].rates = np.full(64, 100 / 64)
     world.run(policy, 150)
     assert world.k("match") == 1 and len(world.nodes) == 1
+
+
+def test_what_k_max_cannot_serve_is_said_once_in_every_decision() -> None:
+    world, policy = video(4, 3, 1, limits=Limits(8)), DrsPolicy(k_max=8)
+    for _ in range(30):
+        found = world.turn(policy)
+    assert found.plan is None
+    assert found.action.startswith("no change: nothing can help: k_max: 8 cores cannot serve"), found.action
+    assert "cannot" not in found.symptom and found.symptom.startswith("all: latency ")
+    assert not found.symptom.endswith(".") and not found.action.endswith(".")

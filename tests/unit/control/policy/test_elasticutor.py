@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -283,3 +284,20 @@ def test_while_rows_are_late_a_little_imbalance_on_one_node_is_worth_moves_that_
     assert bool(acted(world)) is moves
     if moves:
         assert derive_imbalance(derive_shards(world.estimate().executors["match"])) < 1.05
+
+
+def test_what_is_late_end_to_end_is_named_where_rows_spend_most_time() -> None:
+    stations = {
+        "keep": make_station(np.full(64, 2.0), 100.0, 3),
+        "sess": make_station(np.full(64, 2.0), 100.0, 2),
+    }
+    world = World(
+        stations, limits=Limits(5), sla=SLA(0.3), edges={("keep", "sess"): 1.0}, sources={"in": 128.0}
+    )
+    slow = {"keep": 6.9, "sess": 0.07}
+    executors = {
+        name: replace(one, measured_s=slow[name]) for name, one in world.estimate().executors.items()
+    }
+    found = world.turn(ElasticutorPolicy(), executors=executors, latency_s=7.0)
+    assert found.symptom.startswith("mean 7000 ms over 300 ms, 6900 ms in keep: task "), found.symptom
+    assert "of keep holds" in found.symptom and "tasks of sess" not in found.action

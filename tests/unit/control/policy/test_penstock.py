@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -233,3 +234,53 @@ def test_two_operators_that_both_lack_cores_share_them_by_need(scope: str) -> No
     world.run(PenstockPolicy(), 8)  # checks every plan as a whole
     assert world.k("a") + world.k("b") == 13
     assert world.k("a") in (8, 9) and world.k("b") in (4, 5)
+
+
+def late_world(cores: int, sla: SLA) -> tuple[World, dict[str, object]]:
+    """Two operators that are well by any model, and measured far over the bound."""
+    stations = {"keep": make_station(flat(450), 200.0, 3), "join": make_station(flat(300), 200.0, 2)}
+    world = World(stations, sla=sla, limits=Limits(cores), edges={("keep", "join"): 1.0})
+    seen = world.estimate()
+    slow = {"keep": 0.45, "join": 0.05}
+    executors = {name: replace(one, measured_s=slow[name]) for name, one in seen.executors.items()}
+    return world, {"executors": executors, "latency_s": 0.5}
+
+
+def test_a_bound_that_is_missed_while_nothing_is_in_trouble_is_not_called_healthy() -> None:
+    world, measured = late_world(5, SLA(0.3))
+    found = world.turn(PenstockPolicy(), **measured)
+    assert found.plan is None
+    assert found.symptom.startswith("mean 500 ms over 300 ms: keep slow (450 ms): ")
+    assert found.action.startswith("no change: no task is in trouble, and 5 of 5 cores are held")
+    assert "healthy" not in found.symptom + found.action
+
+
+def test_free_cores_are_counted_where_a_bound_is_missed_and_no_model_knows_why() -> None:
+    world, measured = late_world(9, SLA(0.3))
+    said = world.turn(PenstockPolicy(), **measured).action
+    assert "5 of 9 cores are held; no model knows what more tasks would win" in said
+
+
+def test_a_bound_of_which_an_operator_has_a_share_is_said_to_be_one() -> None:
+    world, _ = late_world(5, SLA(0.3))
+    said = world.turn(PenstockPolicy()).symptom
+    assert re.search(r"healthy: .* bound \d+ ms \(its share of 300 ms\)", said), said
+    alone = World({"match": make_station(flat(100), 200.0, 1)}, sla=SLA(0.3))
+    assert "bound 300 ms: task 0" in alone.turn(PenstockPolicy()).symptom
+
+
+def test_trouble_under_the_bound_has_its_cause() -> None:
+    world = World(
+        {"match": make_station(flat(200), 200.0, 2)}, sla=SLA(0.3, scope="operator"), limits=Limits(2)
+    )
+    seen = world.estimate().executors["match"]
+    waits = replace(seen, backlog_rows=np.full(64, 1.25))
+    found = world.turn(PenstockPolicy(), executors={"match": waits})
+    assert "match in trouble (rows wait for over 50% of its bound): " in found.symptom
+    assert re.search(r"at work on what waits, which takes \d+ ms more", found.action), found.action
+
+
+def test_an_overload_names_its_cause() -> None:
+    world = World({"match": make_station(flat(5000), 200.0, 2)}, limits=Limits(max_cores=2))
+    world.run(PenstockPolicy(), 3)
+    assert "match in trouble (more comes than its tasks can serve): " in world.proposals[-1].symptom

@@ -70,3 +70,34 @@ def test_every_registration_leads_to_a_policy_of_that_name(name: str) -> None:
     module, _, attribute = registry.BUILT_IN[name].partition(":")
     assert callable(getattr(import_module(module), attribute))
     assert registry.make_policy(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "stated"),
+    [
+        ("drs", {}, "drs"),
+        ("drs", {"k_max": 8}, "drs:k_max=8"),
+        ("drs:k_max=8", {}, "drs:k_max=8"),
+        ("drs:k_max=8", {"k_max": 9}, "drs:k_max=8,k_max=9"),
+        ("advise", {"margin": 0.1}, "advise:penstock:margin=0.1"),
+        ("advise:drs", {"k_max": 8}, "advise:drs:k_max=8"),
+        ("static", {"tasks": None}, "static:tasks=none"),
+        ("penstock", {"split": object()}, ""),
+        ("idle", {"patience": "1,2"}, ""),
+    ],
+)
+def test_a_policy_is_stated_as_it_is_made(text: str, options: dict[str, object], stated: str) -> None:
+    found = registry.state_policy(text, **options)
+    assert found == stated
+    if stated:
+        assert vars(registry.make_policy(found)).keys() == vars(registry.make_policy(text, **options)).keys()
+
+
+def test_options_that_are_stated_are_read_as_they_were() -> None:
+    made = registry.make_policy(registry.state_policy("drs:k_max=8", k_max=9))
+    assert getattr(made, "k_max", None) == 9
+
+
+@pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
+def test_a_policy_goes_by_the_name_that_makes_it(name: str) -> None:
+    assert registry.make_policy(name).name == name
