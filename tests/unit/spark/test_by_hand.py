@@ -156,7 +156,7 @@ def test_what_came_of_a_drain_that_somebody_no_longer_waits_for_is_noted(
 def test_moved_shards_are_named_and_counted_once_each_and_not_all_in_a_sentence(story: Story) -> None:
     with pytest.raises(PlanError, match="name at least one shard"):
         story.by_hand.move("fold", [], 0)
-    assert story.by_hand.move("fold", [0], 1) == "1 shard of 'fold' go to task 1"
+    assert story.by_hand.move("fold", [0], 1) == "1 shard of 'fold' goes to task 1"
     assert story.by_hand.move("fold", [0, 1, 1, 0], 0) == "2 shards of 'fold' go to task 0"
     story.driver.run_until(0.5)
     assert "pass to 'fold#2' with 1 core" in story.by_hand.split("fold")
