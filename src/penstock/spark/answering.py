@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.dataplane.requests import Answer, Request
 from penstock.errors import PlanError
 from penstock.spark.asking import DRAIN_S
+from penstock.spark.node_draining import NotDrained
 from penstock.topology.sla import SLA
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def _merge(query: Query, asked: Request) -> Answer:
 
 
 def _drain(query: Query, asked: Request) -> Answer:
-    return Answer(True, query.drain(asked.node, asked.release, asked.wait_s or DRAIN_S))
+    try:
+        return Answer(True, query.drain(asked.node, asked.release, asked.wait_s or DRAIN_S))
+    except NotDrained as error:
+        return Answer(False, str(error))
 
 
 def _undrain(query: Query, asked: Request) -> Answer:

@@ -155,7 +155,7 @@ class ByHand:
             found = plan_split(engine, operator)
             added, cores = cores_of_split(engine, found)
             if added:
-                check_split(found, cores, self._room(operator_of(found.giver)))
+                check_split(found, cores, self._most(operator_of(found.giver)))
             return found
 
         return self._pass(plan)
@@ -206,6 +206,14 @@ class ByHand:
                 f"{', '.join(mine)}; a shard moves between tasks of its executor."
             )
         return next(iter(mine.items()))
+
+    def _most(self, operator: str) -> int:
+        """Cores that an operator can have in all, those it has included: a few slots stay free for ingest and sinks."""
+        serving = self._shell.engine.serving
+        beside = serving.leases_beside(lambda stage: operator in (stage, operator_of(stage)))
+        others = sum(count for node, count in beside.items() if node not in serving.avoid)
+        drained = sum(node in serving.avoid for node in serving.nodes_of_leases().values())
+        return min(sum(self._room(operator).values()), max(serving.capacity - drained - others, 1))
 
     def _room(self, operator: str) -> dict[str, int]:
         """Cores that each node can still give to an operator, those it has there included."""
@@ -266,13 +274,12 @@ def cores_of_split(engine: Engine, found: Pass) -> tuple[int, int]:
     return added, held + engine.redealing.tasks_to_come(operator) + added
 
 
-def check_split(found: Pass, cores: int, room: Mapping[str, int]) -> None:
+def check_split(found: Pass, cores: int, there: int) -> None:
     """Refuse a split that needs more cores than there are.
 
     Raises:
         PlanError: it says how many there are.
     """
-    there = sum(room.values())
     if cores > there:
         raise PlanError(
             f"'{found.giver}' has one task, and to split it takes one core more, {counted(cores, 'core')} for "

@@ -102,6 +102,8 @@ class Elasticity:
         self._quantile = None if sla.is_mean else float(sla.quantile)
         self._ask("hold", lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
+            if stated and (stated, sla) == (self._steering.loop.stated, self._steering.loop.sla):
+                return  # what is held already goes on, with all that its policy remembers
             self._steering.loop.change_sla(sla)
             self._steering.loop.use(chosen, stated)
             self._steering.loop.guards = guards_of(chosen)

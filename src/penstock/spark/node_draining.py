@@ -62,7 +62,7 @@ class NodeDraining:
             outcome = self._await(ticket, node, deadline, timeout_s)
             # Where another plan came in between, tasks leave the node all the same: none may be there any more.
             if not outcome.ok and not is_overtaken(outcome.reason):
-                raise PlanError(f"node {node} was not drained: {outcome.reason}.")
+                raise NotDrained(f"node {node} was not drained: {outcome.reason}.")
         except GoesOn:
             raise
         except PenstockError:
@@ -145,7 +145,11 @@ class NodeDraining:
         raise _goes_on(ticket, node, timeout_s, held)
 
 
-class GoesOn(PlanError):
+class NotDrained(PlanError):
+    """A drain was begun, and its node is not drained: that is no refusal."""
+
+
+class GoesOn(NotDrained):
     """A drain takes longer than somebody waits."""
 
     ticket: Ticket

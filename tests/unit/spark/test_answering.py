@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from penstock.dataplane.requests import Request
+from penstock.errors import PlanError
 from penstock.spark.answering import carry_out
+from penstock.spark.node_draining import NotDrained
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,17 @@ def test_a_drain_is_waited_for_as_long_as_the_asker_waits(given: dict[str, float
     answer = carry_out(query, msgspec.json.decode(line, type=Request))
     assert answer.ok and answer.text == "node 2 drained"
     assert seen == [("2", True, waits_s)]
+
+
+def test_a_drain_that_was_begun_is_no_refusal() -> None:
+    def refuse(error: PlanError) -> Any:
+        raise error
+
+    query: Any = SimpleNamespace(
+        drain=lambda *asked: refuse(NotDrained("node 2 was not drained: a task stays."))
+    )
+    answer = carry_out(query, Request("drain", 100.0, node="2"))
+    assert not answer.ok and not answer.refused and answer.text == "node 2 was not drained: a task stays."
+    query.drain = lambda *asked: refuse(PlanError("there is no node 2"))
+    with pytest.raises(PlanError, match="no node"):
+        carry_out(query, Request("drain", 100.0, node="2"))

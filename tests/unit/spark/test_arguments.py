@@ -143,9 +143,32 @@ def test_a_bound_may_be_a_number_of_seconds() -> None:
             check_bound(wrong)
 
 
+def test_a_bound_that_is_held_already_goes_on_with_its_policy() -> None:
+    loop = SimpleNamespace(stated="", sla=None, guards=None, used=0)
+
+    def use(policy: Any, stated: str) -> None:
+        loop.stated, loop.used = stated, loop.used + 1
+
+    loop.use, loop.change_sla = use, lambda sla: setattr(loop, "sla", sla)
+    elasticity = Elasticity.__new__(Elasticity)
+    elasticity._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
+    elasticity._steering = SimpleNamespace(loop=loop)  # type: ignore[assignment]
+    elasticity._holding = threading.Lock()
+    for policy, latency_s, used in (
+        ("drs", 0.5, 1),
+        ("drs", 0.5, 1),
+        ("drs:k_max=3", 0.5, 2),
+        ("drs:k_max=3", 0.6, 3),
+    ):
+        elasticity.hold(latency_s, policy)
+        assert loop.used == used
+
+
 def test_options_of_a_policy_are_given_where_a_bound_is_held() -> None:
-    loop = SimpleNamespace(change_sla=lambda sla: seen.append(sla), use=lambda policy: seen.append(policy))
     seen: list[Any] = []
+    loop = SimpleNamespace(
+        stated="", sla=None, change_sla=seen.append, use=lambda policy, stated: seen.append(policy)
+    )
     elasticity = Elasticity.__new__(Elasticity)
     elasticity._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
     elasticity._steering = SimpleNamespace(loop=loop)  # type: ignore[assignment]

@@ -114,6 +114,16 @@ def test_a_split_that_takes_a_core_more_than_there_is_is_refused_with_how_many_t
     assert "pass to" in story.by_hand.merge("fold")
 
 
+def test_a_split_takes_no_slot_that_is_kept_free_for_ingest_and_sinks(story: Story) -> None:
+    serving = story.engine.serving
+    serving.set_nodes(["n0", "n1"], {"n0": 8, "n1": 8})
+    story.by_hand.split("fold")
+    until(story.driver, story.shell, lambda: len(story.engine.redealing.made) == 1)
+    serving.capacity = len(story.engine.leases)
+    with pytest.raises(PlanError, match="'fold#2' has one task, and to split it takes one core more"):
+        story.by_hand.split("fold#2")
+
+
 def test_where_no_number_of_cores_would_do_for_its_executors_the_refusal_says_what_does(story: Story) -> None:
     for made, name in enumerate(("fold", "fold", "fold#2"), 1):
         story.by_hand.split(name)

@@ -7,10 +7,12 @@ epochs, so that a backlog that is worked off never counts. Remembers looks, deci
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +109,9 @@ class Lateness:
         measured_s = {one.name: derive_measured_s(one) for one in studies}
         look.turns.append(_Turn(at_s, latency_s, measured_s, {one.name: one.predicted_s for one in studies}))
         turns = look.turns
-        turn_s = (at_s - turns[0].at_s) / max(len(turns) - 1, 1)
+        # Turns that were not looked at lie between others: they make no turn longer.
+        apart_s = [later.at_s - one.at_s for one, later in itertools.pairwise(turns)]
+        turn_s = median(apart_s) if apart_s else 0.0
         while turns[0].at_s < at_s - max(LONGEST_S, LONGEST_TURNS * turn_s):
             turns.popleft()
         if len(turns) < LOOK_TURNS or at_s - turns[0].at_s + turn_s < LOOK_S:
@@ -135,8 +139,12 @@ class Lateness:
         self._widened[key] = _Widened(names, at_s, _k(studies), _rate(studies), before_s, promised_s)
 
     def forget(self) -> None:
-        """Note that the last plan did not happen."""
-        self._widened.clear()
+        """Note that the last plan did not happen; what was promised of plans that did is still to be judged."""
+        self._widened = {
+            key: one
+            for key, one in self._widened.items()
+            if key in self._looks and self._looks[key].since_s > one.at_s
+        }
 
     def judge(self, key: str, studies: Sequence[Study], late: Late) -> frozenset[str]:
         """Return the executors whose new tasks did not lower the latency; each is named once."""

@@ -250,7 +250,11 @@ class PenstockPolicy:
     def _shorten(self, now: Estimate, one: Study, free: FreeCores) -> _Finding:
         """Deal shards evenly, to more tasks where it takes them, so that epochs get short enough."""
         found = self._shortener.wanted(one.name)
-        dealt = find_even(one, free, found.more[one.name]) if one.name in found.more else None
+        more = found.more.get(one.name, 0)
+        dealt = find_even(one, free, more) if one.name in found.more else None
+        if dealt is None and more:
+            why = f"the cores that are free go to others first, and it needs {more} more"
+            return _Finding(one, why_not=why, lacking=more, stuck=True)
         if dealt is None:
             # A bound that nothing holds is no reason to keep cores that win nothing.
             narrower = None if found.lacking else self._save(now, one, one.predicted_s).treatment

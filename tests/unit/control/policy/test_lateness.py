@@ -73,6 +73,36 @@ def test_tasks_that_lowered_latency_helped_and_others_did_not() -> None:
         assert looking.lateness.judge("op", [then], found) == frozenset(), "it is told once"
 
 
+def test_a_plan_that_did_not_happen_leaves_what_was_promised_of_others() -> None:
+    for dealt, unhelped in ((True, frozenset({"op"})), (False, frozenset[str]())):
+        looking, before, then = Looking(), make_study(4), make_study(6)
+        looking.see(before, [1.36] * 20)
+        looking.lateness.widen("op", frozenset({"op"}), [before], 1.36, 0.8)
+        if dealt:
+            looking.see(then, [1.36] * 5)
+        looking.lateness.forget()
+        found = looking.see(then, [1.36] * 20)
+        assert found is not None and looking.lateness.judge("op", [then], found) == unhelped
+
+
+def test_a_burst_between_turns_makes_them_no_longer() -> None:
+    calm, looking = make_study(), Looking()
+    lately = [1.1 if turn % 10 == 0 else 0.8 for turn in range(40)]
+
+    def see(latencies_s: list[float], one: Study) -> list[bool]:
+        """Whether each turn is late under a bound on windows of ten seconds, which span ten turns."""
+        found = []
+        for latency_s in latencies_s:
+            looking.at_s += 1.0
+            late = looking.lateness.take(looking.at_s, "op", [one], latency_s, 1.0, 10.0)
+            found.append(late is not None and late.is_late)
+        return found
+
+    assert not any(see(lately, calm))
+    see([5.0] * 60, replace(calm, severe=True))
+    assert not any(see(lately, calm))
+
+
 def test_what_grows_with_the_load_is_not_blamed_on_tasks() -> None:
     looking, before, then = Looking(), make_study(4), make_study(6, rates=np.full(64, 14.0))
     looking.see(before, [1.36] * 20)
