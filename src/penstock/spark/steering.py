@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from penstock.control.loop import ControlLoop
 from penstock.control.measure.sample import Sample
+from penstock.spark.hub import HubOver
 
 _log = logging.getLogger("penstock")
 MENTIONED_FAILURES = 3
@@ -55,6 +56,8 @@ class Steering:
                 if decision.acted:
                     _log.info("%s", decision)
                 self._failures = 0
+            except HubOver:
+                return  # the query has ended in the middle of a turn
             except Exception:
                 self._failures += 1
                 if self._over.is_set():
