@@ -14,7 +14,7 @@ from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.inspecting import is_checkpoint
 from penstock.dataplane.requests import Request, ask
 from penstock.errors import CheckpointError, DeclarationError
-from penstock.topology.sla import SLA
+from penstock.topology.sla import END_TO_END, MEAN, OPERATOR, SLA
 
 app = typer.Typer(no_args_is_help=True, help="Ask a running query for other cores, shards or nodes.")
 
@@ -123,7 +123,14 @@ def resume(checkpoint: Folder, timeout: Timeout = 10.0, json: Json = None) -> No
 @app.command()
 def hold(
     checkpoint: Folder,
-    latency: Annotated[float, typer.Option(help="seconds that rows may take on average, end to end")],
+    latency: Annotated[float, typer.Option(help="the bound, in seconds")],
+    window: Annotated[float, typer.Option(help="seconds over which latency is taken together")] = 1.0,
+    quantile: Annotated[
+        float | None, typer.Option(help="bounds this quantile, such as 0.99, instead of the mean")
+    ] = None,
+    scope: Annotated[
+        str, typer.Option(help=f"{OPERATOR} bounds each operator on its own, {END_TO_END} whole paths")
+    ] = END_TO_END,
     policy: Annotated[
         str, typer.Option(help="by which it is held, with its options: drs:k_max=8")
     ] = "penstock",
@@ -132,8 +139,11 @@ def hold(
 ) -> None:
     """Hold a latency bound from now on, or another one, or by another policy."""
     with one_line_errors():
-        SLA(latency)  # says what is wrong with it
-    _ask(checkpoint, Request("hold", time.time(), latency_s=latency, policy=policy), timeout, json)
+        SLA(latency, window, MEAN if quantile is None else quantile, scope)  # says what is wrong with it
+    asked = Request(
+        "hold", time.time(), latency_s=latency, window_s=window, quantile=quantile, scope=scope, policy=policy
+    )
+    _ask(checkpoint, asked, timeout, json)
 
 
 @app.command()

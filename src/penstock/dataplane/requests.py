@@ -39,6 +39,11 @@ class Request(msgspec.Struct, frozen=True):
     node: str = ""
     release: bool = False
     latency_s: float = 0.0
+    window_s: float = 1.0
+    quantile: float | None = None
+    """None: the mean."""
+    scope: str = ""
+    """Empty: end to end."""
     policy: str = ""
     wait_s: float = 0.0
     """How long the query may wait for what was asked for to be done; 0: as long as it waits by itself."""

@@ -11,7 +11,7 @@ from penstock.dataplane.requests import Answer, Request
 from penstock.errors import PlanError
 from penstock.spark.asking import DRAIN_S
 from penstock.spark.node_draining import NotDrained
-from penstock.topology.sla import SLA
+from penstock.topology.sla import END_TO_END, MEAN, SLA
 
 if TYPE_CHECKING:
     from penstock.spark.query import Query
@@ -67,7 +67,8 @@ def _resume(query: Query, asked: Request) -> Answer:
 
 
 def _hold(query: Query, asked: Request) -> Answer:
-    sla = SLA(asked.latency_s)
+    quantile = MEAN if asked.quantile is None else asked.quantile
+    sla = SLA(asked.latency_s, asked.window_s, quantile, asked.scope or END_TO_END)
     query.elasticity.hold(sla, asked.policy or "penstock")
     return Answer(True, f"holds a {sla} by policy {asked.policy or 'penstock'}")
 

@@ -58,17 +58,20 @@ def test_verbs_reach_the_query_with_what_was_typed(tmp_path: Path) -> None:
             ("rescale", tmp_path, "match", "--nodes", "0=3,1=1"),
             ("move", tmp_path, "match", "--shards", "3,17,20-22", "--task", 1),
             ("hold", tmp_path, "--latency", 0.5, "--policy", "drs:k_max=8"),
+            ("hold", tmp_path, "--latency", 1, "--window", 5, "--quantile", 0.99, "--scope", "operator"),
             ("drain", tmp_path, 2, "--release"),
             ("drain", tmp_path, 2, "--timeout", 300),
             ("drain", tmp_path, 2, "--timeout", 6),
         ):
             ran = penstock(*arguments)
             assert ran.exit_code == 0 and f"did {arguments[0]}" in ran.stdout, ran.output
-    cores, where, move, hold, drain, long, short = seen
+    cores, where, move, hold, tail, drain, long, short = seen
     assert (cores.operator, cores.cores, cores.nodes) == ("match", 4, {})
     assert (where.cores, where.nodes) == (4, {"0": 3, "1": 1})
     assert (move.shards, move.task) == ([3, 17, 20, 21, 22], 1)
     assert (hold.latency_s, hold.policy) == (0.5, "drs:k_max=8")
+    assert (hold.window_s, hold.quantile, hold.scope) == (1.0, None, "end-to-end")
+    assert (tail.latency_s, tail.window_s, tail.quantile, tail.scope) == (1.0, 5.0, 0.99, "operator")
     assert (drain.node, drain.release, drain.wait_s) == ("2", True, 85.0)
     assert (long.wait_s, short.wait_s) == (295.0, 3.0), "the answer comes before nobody waits for it"
 
@@ -100,6 +103,9 @@ def test_the_title_of_tasks_stands_before_them(tmp_path: Path) -> None:
         (("rescale", "--nodes", "0=" + "9" * 4_400), "is no node"),
         (("hold", "--latency", "nan"), "latency must be"),
         (("hold", "--latency", "inf"), "latency must be"),
+        (("hold", "--latency", "1", "--quantile", "99"), "quantile must be"),
+        (("hold", "--latency", "1", "--window", "0"), "window must be"),
+        (("hold", "--latency", "1", "--scope", "operators"), "scope must be"),
         (("pause", "--timeout", "nan"), "--timeout"),
         (("pause", "--json", "/nowhere/answer.json"), "there is no folder /nowhere"),
     ],
