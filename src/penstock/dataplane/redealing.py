@@ -133,6 +133,23 @@ class Redealing:
         """Return how many tasks executors of an operator are to get for shards that are being let go."""
         return sum(one.tasks for one in self._asked if operator_of(one.giver) == operator)
 
+    def cores_to_come_beside(self, operator: str) -> int:
+        """Return how many cores more other operators will hold once what is on its way is done: a task that gives all of
+        its shards away gives its core with them."""
+        return sum(
+            max(self.tasks_to_come(other) - self._tasks_to_go(other), 0)
+            for other in {operator_of(one.giver) for one in self._asked}
+            if other != operator
+        )
+
+    def _tasks_to_go(self, operator: str) -> int:
+        return sum(
+            not (run.shards.goal == index).any()
+            for run in self._engine.runs_of(operator)
+            for index, slot in run.slots.items()
+            if not slot.leaving and not slot.warming
+        )
+
     def holds(self, run: Run) -> bool:
         """Whether an executor may begin no epoch because a deal of its shards is being made durable."""
         return run.spec.name in self._held

@@ -145,6 +145,10 @@ class Serving:
         beside = {name for name, mine in slots if not mine} - meant
         return Counter(lease.node for name, lease in self._leases.items() if name in beside)
 
+    def awaiting_beside(self, is_meant: Callable[[str], bool]) -> int:
+        """Count the tasks that wait for a lease of their own, but none of the stages that are meant."""
+        return sum(slot.lease is None and not slot.leaving and not is_meant(slot.stage) for slot in self.slots())
+
     def nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}
 

@@ -208,19 +208,28 @@ class ByHand:
         return next(iter(mine.items()))
 
     def _most(self, operator: str) -> int:
-        """Cores that an operator can have in all, those it has included: a few slots stay free for ingest and sinks."""
+        """Cores that an operator can have in all, those it has included: a few slots stay free for ingest and sinks, and
+        what others were promised is theirs."""
         serving = self._shell.engine.serving
         beside = serving.leases_beside(lambda stage: operator in (stage, operator_of(stage)))
         others = sum(count for node, count in beside.items() if node not in serving.avoid)
+        others += self._promised_beside(operator)
         drained = sum(node in serving.avoid for node in serving.nodes_of_leases().values())
         return min(sum(self._room(operator).values()), max(serving.capacity - drained - others, 1))
+
+    def _promised_beside(self, operator: str) -> int:
+        """Cores that others than an operator wait for, or will once the splits that are on their way are done."""
+        engine = self._shell.engine
+        waiting = engine.serving.awaiting_beside(lambda stage: operator in (stage, operator_of(stage)))
+        return waiting + engine.redealing.cores_to_come_beside(operator)
 
     def _room(self, operator: str) -> dict[str, int]:
         """Cores that each node can still give to an operator, those it has there included."""
         serving = self._shell.engine.serving
         held = serving.leases_beside(lambda stage: operator in (stage, operator_of(stage)))
         if is_local(self._spark):
-            return {LOCAL_NODE: max(serving.capacity - held[LOCAL_NODE], 1)}
+            promised = self._promised_beside(operator)
+            return {LOCAL_NODE: max(serving.capacity - held[LOCAL_NODE] - promised, 1)}
         slots = {one.executor_id: one.cores for one in nodes(self._spark)}
         slots.update({node: count for node, count in serving.node_slots.items() if node in slots})
         return {

@@ -124,6 +124,30 @@ def test_a_split_takes_no_slot_that_is_kept_free_for_ingest_and_sinks(story: Sto
         story.by_hand.split("fold#2")
 
 
+def test_two_splits_of_different_operators_do_not_both_take_the_last_core(story: Story) -> None:
+    engine, serving = story.engine, story.engine.serving
+    serving.set_nodes(["n0", "n1"], {"n0": 8, "n1": 8})
+    serving.capacity = 12
+    for operator in ("fold", "gather"):
+        while len(engine.runs[operator].slots) > 1:
+            made = len(engine.redealing.made)
+            story.by_hand.split(operator)
+            until(story.driver, story.shell, lambda made=made: len(engine.redealing.made) > made)
+            until(story.driver, story.shell, lambda: all(slot.lease for slot in serving.slots()))
+    serving.capacity = len(engine.leases) + 1
+    assert "with 1 core" in story.by_hand.split("fold")
+    with pytest.raises(PlanError, match=r"'gather\S*' has one task, and to split it takes one core more"):
+        story.by_hand.split("gather")
+    until(story.driver, story.shell, lambda: not engine.redealing.is_under_way("fold"))
+    with pytest.raises(PlanError, match=r"'gather\S*' has one task, and to split it takes one core more"):
+        story.by_hand.split("gather")  # while the new task waits for its lease
+    until(story.driver, story.shell, lambda: all(slot.lease for slot in serving.slots()))
+    with pytest.raises(PlanError, match=r"'gather\S*' has one task, and to split it takes one core more"):
+        story.by_hand.split("gather")
+    serving.capacity += 1
+    assert "with 1 core" in story.by_hand.split("gather")
+
+
 def test_where_no_number_of_cores_would_do_for_its_executors_the_refusal_says_what_does(story: Story) -> None:
     for made, name in enumerate(("fold", "fold", "fold#2"), 1):
         story.by_hand.split(name)
