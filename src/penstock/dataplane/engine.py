@@ -307,7 +307,7 @@ class Engine:
         if not any(waiting.values()) and not run.force_empty:
             return []
         chain, levels = run.chain, self.operators.levels(run, waiting)
-        budget = run.budget(self.operators.keeps_in_step(run))
+        budget = run.intake.budget(self.operators.keeps_in_step(run))
         return take_epoch(chain.groups, run.ready, waiting, budget, chain.channels, run.task_of, levels)
 
     def _is_brimming(self, run: Run) -> bool:

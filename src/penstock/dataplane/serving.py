@@ -147,7 +147,9 @@ class Serving:
 
     def awaiting_beside(self, is_meant: Callable[[str], bool]) -> int:
         """Count the tasks that wait for a lease of their own, but none of the stages that are meant."""
-        return sum(slot.lease is None and not slot.leaving and not is_meant(slot.stage) for slot in self.slots())
+        return sum(
+            slot.lease is None and not slot.leaving and not is_meant(slot.stage) for slot in self.slots()
+        )
 
     def nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}

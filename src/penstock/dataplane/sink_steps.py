@@ -44,7 +44,7 @@ class SinkSteps:
 
     def _held_s(self, run: Run, now: float) -> float:
         """Return for how long a sink still lets rows gather; 0 when it is to take them."""
-        hold_s, hold_bytes = run.hold
+        hold_s, hold_bytes = run.intake.hold
         if not hold_s or run.flush or self._engine.chains.waiting_bytes_for(run.chain) >= hold_bytes:
             return 0.0
         if not any(self._engine.chains.waiting(run.chain).values()):

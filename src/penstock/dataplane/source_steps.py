@@ -10,9 +10,10 @@ import numpy as np
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.intake import FIRST_PORTION_ROWS
 from penstock.dataplane.positions import PublishedRows
 from penstock.dataplane.records import Stamp, TaskPart
-from penstock.dataplane.run import FIRST_PORTION_ROWS, Phase, Run
+from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import CheckpointError
 
@@ -156,9 +157,9 @@ class SourceSteps:
 
     def _rows_at_once(self, run: Run) -> int:
         """Rows that the next epoch of a source makes at most: what it may, and no more than suits those it feeds."""
-        most = run.source_rows()
+        most = run.intake.source_rows()
         for edge in run.spec.edges:
-            takers = [one.portion_rows() for one in self._engine.runs_of(edge.consumer) if one.slots]
+            takers = [one.intake.portion_rows() for one in self._engine.runs_of(edge.consumer) if one.slots]
             portions = [rows for rows in takers if rows is not None]
             passed = self._passed.get((run.spec.name, edge.edge), 1.0)
             if portions and passed > 0:

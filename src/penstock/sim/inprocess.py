@@ -128,7 +128,7 @@ class Driver(Process):
         )
         if self._uneven is not None:
             for number, run in enumerate(self.engine.runs.values()):
-                run.rates = UnevenRates(self._uneven + number)
+                run.intake.rates = UnevenRates(self._uneven + number)
         self._log = LogWriter(self.disk, self.checkpoint, self.opened.claim)
         self._log_queue: deque[list[bytes] | records.Base] = deque()
         self._log_awake = False

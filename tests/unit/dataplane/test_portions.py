@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.faults.runs import KEPT, fast_disk
 
-from penstock.dataplane.run import FIRST_PORTION_ROWS, PORTION_RATIO, PORTION_S
+from penstock.dataplane.intake import FIRST_PORTION_ROWS, PORTION_RATIO, PORTION_S
 from penstock.sim.inprocess import Driver
 from penstock.sim.programs import local_program
 
@@ -23,21 +23,23 @@ def driver(tmp_path: Path) -> Driver:
 
 
 def learn(driver: Driver, stage: str, rows_per_s: float) -> None:
-    driver.engine.runs[stage]._rows_per_s = rows_per_s
+    driver.engine.runs[stage].intake._rows_per_s = rows_per_s
 
 
 def test_portions_are_small_until_the_rate_is_known(driver: Driver) -> None:
     run = driver.engine.runs["fold"]
-    assert run.portion_rows() == FIRST_PORTION_ROWS
+    assert run.intake.portion_rows() == FIRST_PORTION_ROWS
     learn(driver, "fold", 1e6)
-    assert run.portion_rows() == int(1e6 * max(PORTION_S, PORTION_RATIO * driver.engine.settings.max_epoch_s))
+    assert run.intake.portion_rows() == int(
+        1e6 * max(PORTION_S, PORTION_RATIO * driver.engine.settings.max_epoch_s)
+    )
 
 
 def test_two_portions_fit_an_epoch_of_any_rate(driver: Driver) -> None:
     run = driver.engine.runs["fold"]
     for rate in (1e4, 1e5, 1e6):
         learn(driver, "fold", rate)
-        portion = run.portion_rows()
+        portion = run.intake.portion_rows()
         epoch = rate * max(driver.engine.settings.max_epoch_s, 2 * PORTION_S)
         assert portion is not None and 0.9 * epoch <= 2 * portion <= epoch
 
@@ -46,10 +48,10 @@ def test_a_source_publishes_no_more_than_suits_the_slowest_it_feeds(driver: Driv
     source = next(run for run in driver.engine.runs.values() if run.spec.kind == "source")
     at_once = driver.engine.sources._rows_at_once
     before = at_once(source)
-    assert before == min(source.source_rows(), FIRST_PORTION_ROWS)
+    assert before == min(source.intake.source_rows(), FIRST_PORTION_ROWS)
     fed = [edge.consumer for edge in source.spec.edges]
     learn(driver, fed[0], 1_000.0)
-    assert at_once(source) == driver.engine.runs[fed[0]].portion_rows() < before
+    assert at_once(source) == driver.engine.runs[fed[0]].intake.portion_rows() < before
     driver.run_until("drained", 30.0)
     assert driver.engine.runs["fold"].counts.arrived.sum() == 900
 
@@ -64,4 +66,4 @@ def test_a_portion_is_counted_in_rows_that_get_through_to_who_takes_them(driver:
         sources.note_published(source, 100, [])
         edge, item = source.spec.edges[0], type("Item", (), {"rows": 2})()
         sources.note_published(source, 100, [(edge, item)])
-    assert sources._rows_at_once(source) >= min(50 * all_through, source.source_rows())
+    assert sources._rows_at_once(source) >= min(50 * all_through, source.intake.source_rows())

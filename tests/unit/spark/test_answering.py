@@ -50,13 +50,17 @@ def test_a_drain_that_was_begun_is_no_refusal() -> None:
     [
         pytest.param({}, SLA(0.5), id="an asker of an older release means the mean, end to end"),
         pytest.param(
-            {"window_s": 5.0, "quantile": 0.99, "scope": OPERATOR}, SLA(0.5, 5.0, 0.99, OPERATOR), id="another"
+            {"window_s": 5.0, "quantile": 0.99, "scope": OPERATOR},
+            SLA(0.5, 5.0, 0.99, OPERATOR),
+            id="another",
         ),
     ],
 )
 def test_the_bound_that_was_asked_for_is_held(given: dict[str, Any], bound: SLA) -> None:
     seen: list[tuple[Any, ...]] = []
     query: Any = SimpleNamespace(elasticity=SimpleNamespace(hold=lambda *asked: seen.append(asked)))
-    line = msgspec.json.encode({"verb": "hold", "asked_at": 100.0, "latency_s": 0.5, "policy": "drs", **given})
+    line = msgspec.json.encode(
+        {"verb": "hold", "asked_at": 100.0, "latency_s": 0.5, "policy": "drs", **given}
+    )
     answer = carry_out(query, msgspec.json.decode(line, type=Request))
     assert seen == [(bound, "drs")] and answer.text == f"holds a {bound} by policy drs"
