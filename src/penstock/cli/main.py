@@ -134,6 +134,9 @@ def plan(
     quantile: Annotated[
         float | None, typer.Option(help="of which the bound is, such as 0.99; the mean by default")
     ] = None,
+    scope: Annotated[
+        str, typer.Option(help="end-to-end bounds whole paths, operator each operator on its own")
+    ] = "end-to-end",
     cores_per_node: Annotated[int, typer.Option(help="cores that a node has")] = 8,
     timeout: Annotated[float, typer.Option(help="seconds to wait for the query's answer")] = 15.0,
     json: Annotated[
@@ -143,10 +146,10 @@ def plan(
     """Say how many cores and nodes a latency bound takes, at 1, 1.5 and 10 times the load."""
     from penstock.cli.output import one_line_errors
     from penstock.cli.plan import run_plan
-    from penstock.topology.sla import SLA
+    from penstock.topology.sla import MEAN, SLA
 
     with one_line_errors():
-        sla = SLA(latency) if quantile is None else SLA(latency, quantile=quantile)
+        sla = SLA(latency, quantile=MEAN if quantile is None else quantile, scope=scope)
     run_plan(checkpoint, operator or [], sla, cores_per_node, timeout, json)
 
 

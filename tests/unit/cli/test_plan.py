@@ -42,6 +42,14 @@ def test_an_operator_of_several_executors_has_one_column_with_all_their_cores() 
     ]
 
 
+def test_a_bound_may_be_on_each_operator() -> None:
+    stated = ("--operator", "a:500:100", "--operator", "b:500:100", "--latency", 0.02)
+    ran = penstock(*stated)
+    assert "cannot be reached" in ran.stdout, ran.output
+    ran = penstock(*stated, "--scope", "operator")
+    assert ran.exit_code == 0 and "(operator)" in ran.stdout and "cannot" not in ran.stdout, ran.output
+
+
 def test_names_are_shown_as_they_were_written() -> None:
     ran = penstock("--operator", "[b]match[/b]:5000:800")
     assert ran.exit_code == 0 and "[b]match[/b]" in ran.stdout, ran.output

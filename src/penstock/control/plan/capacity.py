@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.control.measure.estimate import Estimate
 from penstock.control.model.allocation import UNBOUNDED, Station, lowest_latency_s, min_processors
 from penstock.control.model.jackson import derive_network, solve_traffic
 from penstock.control.model.queues import ModelError
 from penstock.control.model.stations import QueueStation
-from penstock.control.sla import SLA
+from penstock.control.sla import OPERATOR, SLA
 from penstock.errors import DeclarationError
 
 FACTORS = (1.0, 1.5, 10.0)
@@ -147,23 +147,25 @@ def _at(
         )
         for one in operators
     ]
+    # Every group has the bound for itself: the whole topology, or each operator where it is on operators.
+    groups = [stations] if sla.scope != OPERATOR else [[replace(one, visits=1.0)] for one in stations]
     try:
-        lowest_s = lowest_latency_s(stations)
+        lowest_s = max((lowest_latency_s(group) for group in groups), default=0.0)
         if bound_s < lowest_s:
             return Capacity(
                 factor,
                 problem=f"a bound of {sla.latency * 1e3:g} ms cannot be reached with any number of cores: raise it past "
                 f"{tail * lowest_s * 1e3:.4g} ms, or make the operators faster",
             )
-        found = min_processors(stations, bound_s)
+        found = [min_processors(group, bound_s) for group in groups]
     except ModelError as error:
         return Capacity(factor, problem=str(error))
     return Capacity(
         factor,
-        dict(found.cores),
-        math.ceil(found.total / cores_per_node),
-        tail * found.latency_s,
+        {name: k for one in found for name, k in one.cores.items()},
+        math.ceil(sum(one.total for one in found) / cores_per_node),
+        tail * max((one.latency_s for one in found), default=0.0),
         ""
-        if found.reached
+        if all(one.reached for one in found)
         else f"the bound of {sla.latency * 1e3:g} ms is not reached with all shards on cores",
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from itertools import count
 
 import numpy as np
@@ -118,14 +119,21 @@ def plan_executor(
 
 
 def plan_executors(
-    now: Estimate, assignment: Assignment, theta: float = THETA, fine: float | None = None
+    now: Estimate,
+    assignment: Assignment,
+    theta: Mapping[str, float] = MappingProxyType({}),
+    fine: float | None = None,
 ) -> dict[str, Placement]:
-    """Return the placements of all executors that change; those that stay as they are are left out."""
+    """Return the placements of all executors that change; those that stay as they are are left out.
+
+    Args:
+        theta: executor -> δ to balance it to; `THETA` for one that is not named.
+    """
     speed = {name: node.speed for name, node in now.nodes.items()}
     found = {}
     for name, executor in now.executors.items():
         shards = derive_shards(executor)
-        placement = plan_executor(shards, assignment.cores_by_node(name), speed, theta, fine)
+        placement = plan_executor(shards, assignment.cores_by_node(name), speed, theta.get(name, THETA), fine)
         if not placement.changes_nothing:
             found[name] = placement
     return found

@@ -15,6 +15,8 @@ class Advise:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.name = f"advise:{policy.name}"
+        self.model: str = getattr(policy, "model", policy.name)
+        """What predicts the latencies that it names."""
 
     def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
         """Return what the policy proposes, without its plan."""

@@ -68,6 +68,14 @@ def explain_nothing(executor: ExecutorEstimate, switch: Switch, source: int, nod
     return f"{executor.name}: no move of shards helps"
 
 
+def explain_out_of_reach(executor: ExecutorEstimate, switch: Switch, bound_s: float) -> str:
+    """Return why no deal of shards to any number of tasks meets a bound, and which bound could be met."""
+    return (
+        f"{executor.name}: nothing can help: a task with hardly any rows is projected to take {in_ms(switch.least_s)} for"
+        f" one, and the bound is {in_ms(bound_s)}; only a bound over {in_ms(switch.least_s)} can be met"
+    )
+
+
 def describe_treatment(found: Diagnosis) -> str:
     """Return a unit strategy in words."""
     strategy = found.treatment

@@ -233,16 +233,17 @@ class DrsPolicy:
     def _squeeze(self, wants: list[Want], usable: int) -> list[Want]:
         """Deal the cores there are where more are wanted: by marginal benefit, by load where they do not suffice."""
         wanted = {name: k for want in wants for name, k in want.cores.items()}
-        if sum(wanted.values()) <= usable or not any(want.action for want in wants):
+        held = {name: k for want in wants for name, k in want.group.current.items()}
+        must = sum(held.values()) > usable
+        if sum(wanted.values()) <= usable or not (must or any(want.action for want in wants)):
             return wants
         loads = {name: load for want in wants for name, load in want.group.loads.items()}
-        held = {name: k for want in wants for name, k in want.group.current.items()}
         try:
             dealt = assign_processors([s for want in wants for s in want.group.stations], usable).cores
         except ModelError:
             dealt = spread_by_load(loads, usable)
         problem = f"{sum(wanted.values())} cores are wanted and {usable} can be had"
-        helps = busiest(loads, dealt) < (1 - 2 * self.min_gain) * busiest(loads, held)
+        helps = must or busiest(loads, dealt) < (1 - 2 * self.min_gain) * busiest(loads, held)
         cores = dealt if helps else held
         action = f"{count(sum(cores.values()), 'core')} as {in_ratio(cores)}" if helps else ""
         return [
@@ -268,7 +269,8 @@ class DrsPolicy:
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
         problems = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
         cause = f"{symptom}: {problems}" if problems else symptom
-        if cores and not waited:
+        exceeds = sum(want.group.total for want in wants) > usable
+        if cores and not (waited or exceeds):
             why = f"the last re-allocation is less than {self.reallocation_s:g} s old"
             keeps = f"{why}, which holds {self._describe_wanted(wants)} back"
             return self._relieve(now, sla, keeps) or no_change(cause, why, options, predicted)

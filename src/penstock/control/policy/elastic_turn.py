@@ -106,6 +106,15 @@ class Turn:
         """A shard that rows are late for whatever is done."""
         return find_hot_shard(self.now, self.late)
 
+    def is_pressed(self, name: str) -> bool:
+        """Whether rows are late in an executor: in the one that they spend most time in where that is measured, else in
+        any that may be late."""
+        if not self.is_over:
+            return False
+        if self.is_measured_over and self.slowest is not None:
+            return name == self.slowest[0]
+        return name in self.late
+
     def options(self) -> tuple[Option, ...]:
         return (Option("no change", self.predicted_s),)
 

@@ -171,9 +171,11 @@ class ElasticutorPolicy:
         return self._change(turn, Sizing(cores, turn.stations.predict(cores), sizing.reached))
 
     def _choose_for_one_more(self, turn: Turn) -> str | None:
-        """Return the late executor with the busiest task that a core more can relieve; None where there is none."""
+        """Return the executor with the busiest task, of those that rows are late in and that a core more can relieve; None
+        where there is none."""
         most = {one.name: one.at_most or turn.usable for one in turn.stations.all}
-        found = [name for name in turn.late if turn.cores[name] < most[name] and turn.busy(name) >= 0.5]
+        pressed = [name for name in turn.late if turn.is_pressed(name)]
+        found = [name for name in pressed if turn.cores[name] < most[name] and turn.busy(name) >= 0.5]
         if turn.total >= turn.usable:
             return None
         return max(found, key=lambda one: (turn.busiest_task[one], one), default=None)
@@ -211,8 +213,8 @@ class ElasticutorPolicy:
             return {}
         demand = derive_core_demand(turn.now, cores, max_cores=turn.usable)
         assignment = plan_assignment(demand, naive=self.naive, give_back=give_back)
-        goal = min((self._watch.goal_of(turn, name) for name in turn.cores), default=self._watch.goal)
-        found = plan_executors(turn.now, assignment, goal, FINE)
+        goals = {name: self._watch.goal_of(turn, name) for name in turn.now.executors}
+        found = plan_executors(turn.now, assignment, goals, FINE)
         return {
             name: one
             for name, one in found.items()

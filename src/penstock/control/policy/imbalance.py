@@ -19,7 +19,7 @@ FINE = 1.02
 """δ to balance to by moves inside a node, which copy no state and take milliseconds."""
 
 FINE_THETA = 1.08
-"""θ of an executor that is on one node while rows are late: what imbalance costs is throughput, and moves are cheap."""
+"""θ of an executor that is on one node and in which rows are late: what imbalance costs is throughput, and moves are cheap."""
 
 FINE_PATIENCE = 5
 """Turns in a row for which δ must have been above that: shares learned from few rows are no better than that."""
@@ -59,7 +59,9 @@ class ImbalanceWatch:
     def _theta_of(self, turn: Turn, name: str) -> float:
         """Return from which δ on an executor is balanced."""
         one_node = len({task.node for task in turn.now.executors[name].tasks}) == 1
-        return min(self.theta, FINE_THETA) if self.cheap and one_node and turn.is_over else self.theta
+        return (
+            min(self.theta, FINE_THETA) if self.cheap and one_node and turn.is_pressed(name) else self.theta
+        )
 
     def goal_of(self, turn: Turn, name: str) -> float:
         """Return the δ to balance an executor to by any move."""
@@ -71,7 +73,7 @@ class ImbalanceWatch:
         near_limit = delta * turn.stations.loads.get(name, 0.0) > NEAR_LIMIT * turn.cores.get(name, 1)
         if delta <= self.theta:
             return self._turns.get(name, 0) >= FINE_PATIENCE
-        if not (turn.is_over or near_limit):
+        if not (turn.is_pressed(name) or near_limit):
             return self._turns.get(name, 0) >= self.patience
         return self._turns.get(name, 0) >= (1 if delta > FAR_RATIO * self.theta else 2)
 

@@ -96,9 +96,11 @@ class Negotiator:
     _asked: int = 0
     _idle_since_s: dict[str, float] = field(default_factory=dict)
     _known: set[str] | None = None
+    _looked_at_s: float = 0.0
 
     def look(self, now: Estimate) -> None:
         """Take note of nodes that came or went. Call at each turn, before the others."""
+        self._looked_at_s = now.at_s
         names = set(now.nodes)
         if self._known is not None:
             self.preempted = [name for name in self.preempted if name in names]
@@ -142,5 +144,6 @@ class Negotiator:
         return tuple(ready[: max(spare, 0)])
 
     def forget(self) -> None:
-        """Forget what was asked for: the request was refused."""
-        self._asked_at_s, self._asked = None, 0
+        """A plan did not happen: forget what the last turn asked for. What was asked for before may still come."""
+        if self._asked_at_s == self._looked_at_s:
+            self._asked_at_s, self._asked = None, 0

@@ -39,6 +39,7 @@ from penstock.control.policy.treating import (
     MOVE,
     REMOVE,
     Treatment,
+    count_lacking,
     count_missing,
     count_missing_for_load,
     find_even,
@@ -158,7 +159,7 @@ class PenstockPolicy:
         ]
         studies = self._shortener.look(now, sla, studies, free.usable, self._holding)
         studies.sort(key=lambda one: (one.calm, -one.longest_s, one.name))
-        findings = self._treat_all(now, studies, free)
+        findings = self._treat_all(now, studies, free, limits.node_start_s)
         found = self._compose(now, sla, limits, findings, self.split.shares(now, sla) if shifted else {})
         return self.coarse.propose(now, limits, found.plan is None) or found
 
@@ -183,7 +184,9 @@ class PenstockPolicy:
         cause = "waits that do not pass"
         return replace(one, severe=True, rising=False, cause=cause) if lingers else one
 
-    def _treat_all(self, now: Estimate, studies: list[Study], free: FreeCores) -> list[_Finding]:
+    def _treat_all(
+        self, now: Estimate, studies: list[Study], free: FreeCores, node_start_s: float
+    ) -> list[_Finding]:
         """Treat one executor after the other; where cores are short, each is offered its share of the free ones.
 
         What the load of any of them needs goes before what would clear a backlog sooner.
@@ -193,7 +196,7 @@ class PenstockPolicy:
         wanted = [count_missing(one) if bad else 0 for one, bad in zip(studies, ill, strict=True)]
         findings = []
         for at, one in enumerate(studies):
-            found = self._treat(now, one, _offer(free, needed[at:], wanted[at:], len(studies)))
+            found = self._treat(now, one, _offer(free, needed[at:], wanted[at:], len(studies)), node_start_s)
             findings.append(found)
             if found.treatment is not None and found.treatment.kind == ADD:
                 for index, node in found.treatment.plan.tasks.items():
@@ -203,7 +206,7 @@ class PenstockPolicy:
 
     # -- one executor -------------------------------------------------------------------------------------------------
 
-    def _treat(self, now: Estimate, one: Study, free: FreeCores) -> _Finding:
+    def _treat(self, now: Estimate, one: Study, free: FreeCores, node_start_s: float) -> _Finding:
         if one.demand.fill <= 0:
             need = 1.0 / (one.demand.service_per_s * (1 - self.margin))
             why = (
@@ -217,14 +220,14 @@ class PenstockPolicy:
             return replace(found, why_not=explain(one, free), stuck=True) if one.stuck else found
         if now.at_s < self._patient_s.get(one.name, -np.inf) and not free.usable:
             return _Finding(one, why_not=explain(one, free))
-        found = self._cure(one, free)
+        found = self._cure(one, free, node_start_s)
         self._patient_s.pop(one.name, None)
         if found.treatment is None or not found.treatment.healthy:
             clear_s = one.demand.derive_clear_s(one.tasks.whole_speed)
             self._patient_s[one.name] = now.at_s + min(max(clear_s * PATIENCE, 1.0), 10.0)
         return found
 
-    def _cure(self, one: Study, free: FreeCores) -> _Finding:
+    def _cure(self, one: Study, free: FreeCores, node_start_s: float) -> _Finding:
         """Deal shards anew where that cures; else add cores; else take what helps most; else say why nothing does."""
         before = _pressure(one)
         options: list[Option] = []
@@ -236,7 +239,7 @@ class PenstockPolicy:
                 return _Finding(one, moved, options=tuple(options))
         # Where a hot shard is what is wrong, one more core would only be one more.
         wider = find_wider(one, free, missing) if missing or not one.hot.any() else None
-        lacking = max(missing - free.usable, 0)
+        lacking = count_lacking(one, free, node_start_s)
         if wider is not None:
             options.append(Option(ADD, wider.predicted_s, wider.cost_s, wider.healthy))
         best = wider or moved

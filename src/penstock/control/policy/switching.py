@@ -81,6 +81,13 @@ class Switch:
         """The largest L_i."""
         return float(np.maximum.reduce(self.projected_s, initial=0.0))
 
+    @property
+    def least_s(self) -> float:
+        """What the projected latency of the fastest task is with nothing to do: no deal of shards gets under it."""
+        return 1.0 / max(
+            (1.0 - self.margin) * float(np.maximum.reduce(self.service_per_s, initial=0.0)), 1e-12
+        )
+
     def task_latencies(self, backlog_rows: F64) -> F64:
         """Return l_i by position: the mean of l^k over the task's shards, weighted by rate (StreamSwitch 4.1).
 

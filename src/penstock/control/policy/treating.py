@@ -82,6 +82,16 @@ def count_missing_for_load(one: Study) -> int:
     return _count_missing(one, replace(one.demand, waiting_s=np.zeros(len(one.demand.load))))
 
 
+def count_lacking(one: Study, free: FreeCores, node_start_s: float) -> int:
+    """Return how many tasks are missing that nodes would have to bring: for what comes, and for what waits where the cores
+    there are would not be done with it before a node is there."""
+    lacking = count_missing(one) - free.usable
+    speed = one.tasks.whole_speed + free.usable * float(one.tasks.speed.mean())
+    if lacking > 0 and one.demand.derive_clear_s(speed) <= node_start_s:
+        lacking = count_missing_for_load(one) - free.usable
+    return max(lacking, 0)
+
+
 def _count_missing(one: Study, demand: Demand) -> int:
     mean = float(one.tasks.speed.mean())
     return math.ceil(demand.derive_speed() / max(mean, 1e-9) - 1e-9) - len(one.tasks.indexes)

@@ -42,7 +42,8 @@ class Carrier:
         self._agenda = agenda
         self._outcomes: dict[int, Outcome] = {}
         self._tickets = 0
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, frozenset[str]] = {}
+        """Executors that a plan is being carried out for, and the nodes that it wants their tasks on."""
         self._link_free_s: dict[str, float] = defaultdict(float)
         self._added = 0
         self.usage_changed: Callable[[float], None] = lambda now_s: None
@@ -80,7 +81,7 @@ class Carrier:
             self._agenda.at(end, lambda at_s: self._resume_all(at_s))
         for name, way in ways.items():
             self._schedule(name, plan.executors[name], way)
-        self._under_way = set(ways)
+        self._under_way = {name: frozenset(plan.executors[name].tasks.values()) for name in ways}
         held = [hold.end_s - hold.start_s for way in ways.values() for hold in way]
         outcome = Outcome(
             True,
@@ -176,7 +177,7 @@ class Carrier:
             placed.starting.clear()
         for node in plan.release_nodes:
             self._placement.nodes.pop(node, None)
-        self._under_way = set()
+        self._under_way = {}
         if lost:
             outcome = replace(outcome, ok=False, reason=f"a node of {lost[0]} was lost meanwhile")
         self._outcomes[ticket.number] = outcome
@@ -217,7 +218,9 @@ class Carrier:
         self.usage_changed(now_s)
 
     def set_speed(self, node: str, speed: float, now_s: float) -> None:
-        """Make a node faster or slower."""
+        """Make a node faster or slower; one that is gone stays gone."""
+        if node not in self._placement.nodes:
+            return
         self._placement.nodes[node] = replace(self._placement.nodes[node], speed=speed)
         for placed in self._placement.executors.values():
             for task, where in placed.tasks.items():
@@ -225,14 +228,15 @@ class Carrier:
                     placed.queues.open_lane(task, speed, now_s)
 
     def lose_node(self, node: str, now_s: float) -> None:
-        """Take a node away at once. Executors that had tasks there lease elsewhere once the loss is known."""
+        """Take a node away at once. Executors that had tasks there, or were to have some, lease elsewhere once the loss
+        is known."""
         self._placement.nodes.pop(node, None)
         for placed in self._placement.executors.values():
             lost = [task for task, where in placed.tasks.items() if where == node]
-            if not lost:
+            if not lost and node not in self._under_way.get(placed.name, ()):
                 continue
             placed.treatment += 1
-            self._under_way.discard(placed.name)
+            self._under_way.pop(placed.name, None)
             for task in lost:
                 del placed.tasks[task]
                 placed.queues.lose_lane(task, now_s)

@@ -127,3 +127,13 @@ def test_an_operator_that_cannot_be_read_is_refused_with_the_form(text: str) -> 
 
     with pytest.raises(DeclarationError, match="NAME:RATE:SERVICE"):
         read_operator(text)
+
+
+def test_a_bound_on_operators_is_held_by_each_for_itself() -> None:
+    operators = [OperatorRate(name, 500.0, 100.0) for name in "abcde"]
+    (whole,) = plan_capacity(operators, SLA(0.05), 8, factors=(1.0,))
+    assert "raise it past 62.5 ms" in whole.problem
+    (each,) = plan_capacity(operators, SLA(0.05, scope="operator"), 8, factors=(1.0,))
+    (alone,) = plan_capacity(operators[:1], SLA(0.05), 8, factors=(1.0,))
+    assert not each.problem and each.cores == dict.fromkeys("abcde", alone.cores["a"])
+    assert each.predicted_s == alone.predicted_s <= 0.05 and each.nodes == math.ceil(each.total / 8)

@@ -19,7 +19,7 @@ from penstock.control.policy.drs import DrsPolicy, make_drs_lb
 from penstock.control.policy.following import Followed
 from penstock.control.policy.protocol import Limits
 from penstock.control.policy.realizing import derive_theta, plan_cores
-from penstock.control.policy.registry import make_policy_for
+from penstock.control.policy.registry import make_policy, make_policy_for
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
 
@@ -425,3 +425,18 @@ def test_what_k_max_cannot_serve_is_said_once_in_every_decision() -> None:
     assert found.action.startswith("no change: nothing can help: k_max: 8 cores cannot serve"), found.action
     assert "cannot" not in found.symptom and found.symptom.startswith("all: latency ")
     assert not found.symptom.endswith(".") and not found.action.endswith(".")
+
+
+@pytest.mark.parametrize("policy", ["drs", "drs-lb", "drs:model=epoch"])
+@pytest.mark.parametrize("scope", ["operator", "end-to-end"])
+def test_a_limit_on_cores_that_fell_is_obeyed_at_once(policy: str, scope: str) -> None:
+    stations = {name: make_station([50.0] * 16, 200.0, 5) for name in "ab"}
+    edges = {("in", "a"): 800.0, ("a", "b"): 800.0}
+    bound = SLA(0.05 if scope == "operator" else 0.1, scope=scope)
+    world = World(stations, sla=bound, edges=edges, sources={"in": 800.0})
+    made = make_policy(policy)
+    world.run(made, 20)
+    held = world.k("a") + world.k("b")
+    world.limits = Limits(max_cores=held - 1)
+    world.run(made, 3)
+    assert 8 <= world.k("a") + world.k("b") <= held - 1

@@ -301,3 +301,47 @@ def test_what_is_late_end_to_end_is_named_where_rows_spend_most_time() -> None:
     found = world.turn(ElasticutorPolicy(), executors=executors, latency_s=7.0)
     assert found.symptom.startswith("mean 7000 ms over 300 ms, 6900 ms in keep: task "), found.symptom
     assert "of keep holds" in found.symptom and "tasks of sess" not in found.action
+
+
+def late_chain(
+    first: str, measured_s: dict[str, float], second: np.ndarray, cores: int
+) -> tuple[World, dict[str, object]]:
+    """Two executors in a row of which rows spend nearly all of their time in the first; and how that is told."""
+    stations = {first: make_station(np.full(16, 40.0), 200.0, 4), "b": make_station(second, 400.0, 4)}
+    rows = float(second.sum())
+    world = World(
+        stations,
+        sla=SLA(0.3),
+        limits=Limits(max_cores=cores),
+        edges={("in", first): 640.0, (first, "b"): rows},
+        sources={"in": 640.0},
+    )
+    seen = world.estimate().executors
+    told = {name: replace(one, measured_s=measured_s[name]) for name, one in seen.items()}
+    return world, {"executors": told, "latency_s": sum(measured_s.values())}
+
+
+def test_shards_of_an_executor_that_nobody_waits_in_are_not_moved_for_one_that_is_late() -> None:
+    rates = np.full(128, 1.25)
+    rates[::4] *= 1.15
+    world, told = late_chain("a", {"a": 0.62, "b": 0.01}, rates, cores=8)
+    assert 1.08 < derive_imbalance(derive_shards(world.estimate().executors["b"])) < 1.2
+    policy = ElasticutorPolicy()
+    for _ in range(14):
+        found = world.turn(policy, **told)
+        assert found.plan is None or "b" not in found.plan.executors, found.action
+
+
+def test_a_core_more_goes_to_the_executor_that_rows_spend_their_time_in() -> None:
+    stations = {
+        "keep": make_station(np.full(64, 2.0), 100.0, 2),
+        "sess": make_station(np.full(64, 2.0), 85.0, 2),
+    }
+    edges = {("in", "keep"): 128.0, ("keep", "sess"): 128.0}
+    world = World(stations, limits=Limits(8), sla=SLA(0.3), edges=edges, sources={"in": 128.0})
+    policy, measured_s = ElasticutorPolicy(), {"keep": 6.9, "sess": 0.07}
+    for _ in range(30):
+        seen = world.estimate().executors
+        told = {name: replace(one, measured_s=measured_s[name]) for name, one in seen.items()}
+        world.turn(policy, executors=told, latency_s=7.0)
+    assert world.k("keep") > 2 and world.k("sess") == 2

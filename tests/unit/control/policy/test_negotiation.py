@@ -52,8 +52,7 @@ def test_one_shortage_leads_to_one_request_until_it_had_time_to_be_answered() ->
         asked.append(negotiator.ask(now, limits, 5))
     assert [at for at, nodes in enumerate(asked) if nodes] == [0, 20] and asked[0] == 2
     assert negotiator.ask(world.estimate(at_s=30.0), limits, 0) == 0
-    negotiator.forget()
-    assert negotiator.ask(world.estimate(at_s=31.0), limits, 50) == 3
+    assert negotiator.ask(world.estimate(at_s=40.0), limits, 50) == 3
 
 
 def test_nodes_that_came_later_are_given_back_first_and_the_least_number_stays() -> None:
@@ -74,3 +73,25 @@ def test_free_cores_are_offered_by_need_where_they_are_short_and_all_but_the_nee
     assert free.offer(1, 300).usable == 1
     free.offer(5, 5).take("n0")
     assert free.usable == 10
+
+
+def test_a_plan_that_was_refused_later_leaves_an_earlier_request_as_it_is() -> None:
+    world = World({"a": make_station([50.0] * 8, 100.0, 4)}, nodes={"n0": NodeEstimate("n0", 4)})
+    limits = Limits(64, 1, 8, 4, node_start_s=60.0)
+    negotiator = Negotiator()
+    for turn, (wanted, refused) in enumerate([(1, False), (0, True), (0, False)]):
+        world.at_s = float(turn)
+        negotiator.look(world.estimate())
+        assert negotiator.ask(world.estimate(), limits, 4) == wanted
+        if refused:
+            negotiator.forget()
+
+
+def test_a_request_that_was_refused_itself_is_made_again() -> None:
+    world = World({"a": make_station([50.0] * 8, 100.0, 4)}, nodes={"n0": NodeEstimate("n0", 4)})
+    limits, negotiator = Limits(64, 1, 8, 4, node_start_s=60.0), Negotiator()
+    for turn in range(2):
+        world.at_s = float(turn)
+        negotiator.look(world.estimate())
+        assert negotiator.ask(world.estimate(), limits, 4) == 1
+        negotiator.forget()

@@ -284,3 +284,21 @@ def test_an_overload_names_its_cause() -> None:
     world = World({"match": make_station(flat(5000), 200.0, 2)}, limits=Limits(max_cores=2))
     world.run(PenstockPolicy(), 3)
     assert "match in trouble (more comes than its tasks can serve): " in world.proposals[-1].symptom
+
+
+@pytest.mark.parametrize(("node_start_s", "nodes"), [(40.0, 4), (2.0, 5)])
+def test_nodes_are_not_asked_for_to_clear_what_is_cleared_before_they_come(
+    node_start_s: float, nodes: int
+) -> None:
+    """For what comes 6 tasks are enough; 3 s of all their work waits, and 16 cores are there."""
+    world = World(
+        {"a": make_station(np.full(64, 500 / 64), 100.0, 8)},
+        nodes={f"n{at}": NodeEstimate(f"n{at}", 4) for at in range(4)},
+        sla=SLA(0.3, scope="operator"),
+        limits=Limits(64, 1, 8, 4, node_start_s=node_start_s),
+    )
+    world.stations["a"].tasks = {at: f"n{at // 2}" for at in range(8)}
+    world.stations["a"].backlog = np.full(64, 3_500 / 64)
+    found = world.turn(PenstockPolicy())
+    assert found.plan is not None and world.k("a") == 16
+    assert (len(world.nodes) > 4) == (nodes > 4), found.action

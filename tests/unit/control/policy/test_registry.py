@@ -45,6 +45,7 @@ def test_a_policy_is_made_by_name_with_its_options() -> None:
 def test_any_policy_can_advise() -> None:
     made = registry.make_policy("advise:idle")
     assert isinstance(made, Advise) and made.name == "advise:idle"
+    assert registry.make_policy("advise:streamswitch").model == "mm1", "its predictions are its model's"  # type: ignore[attr-defined]
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:

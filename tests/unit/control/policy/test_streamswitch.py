@@ -250,3 +250,17 @@ def test_scaling_out_is_chosen_only_where_no_balancing_cures(seed: int, load: fl
 def test_parameters_that_cannot_be_meant_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(DeclarationError, match="streamswitch: "):
         StreamSwitchPolicy(**bad)  # type: ignore[arg-type]
+
+
+def test_a_bound_under_what_an_idle_task_takes_is_one_diagnosis_with_the_bound_that_can_be_met() -> None:
+    nodes = {"n0": NodeEstimate("n0", 8)}
+    world = World(
+        {"a": make_station(np.full(64, 0.5), 10.0, 4)},
+        nodes=nodes,
+        sla=SLA(0.05, scope="operator"),
+        limits=Limits(64, 1, 8, 8, node_start_s=5),
+    )
+    found = world.run(StreamSwitchPolicy(), 60)
+    assert 5 <= world.k("a") <= 8 and len(world.nodes) == 1, "as many as serve the load, and no more"
+    assert all(one.plan is None for one in found[10:])
+    assert "only a bound over 125 ms can be met" in found[-1].action

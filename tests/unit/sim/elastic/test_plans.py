@@ -265,3 +265,23 @@ def test_rows_and_shards_are_conserved_under_any_plans(data: st.DataObject) -> N
             sim.apply(Plan({"op": ExecutorPlan(tasks, np.array(task_of, np.int32))}, global_pause=pause))
     finish_and_count(sim, 30.0)
     assert not sim.sample().treating
+
+
+def test_a_node_that_is_gone_changes_its_speed_for_nobody() -> None:
+    sim = start(2, disturbances=(NodeLost(2.0, "b"), NodeSpeed(3.0, "b", 0.5)))
+    sim.advance(5.0)
+    assert set(sim.current()["op"].tasks.values()) == {"a"}
+
+
+def test_a_plan_whose_node_is_lost_on_the_way_is_given_up_and_every_shard_has_a_task() -> None:
+    sim = start(2, disturbances=(NodeLost(5.05, "b"),))
+    now = sim.current()["op"]
+    sim.apply(Plan({"op": ExecutorPlan(dict.fromkeys(now.tasks, "a"), now.task_of)}))
+    sim.advance(5.0)
+    assert set(sim.current()["op"].tasks.values()) == {"a"}
+    ticket = sim.apply(Plan({"op": ExecutorPlan({0: "b", 1: "a"}, now.task_of)}))
+    sim.advance(10.0)
+    outcome, after = sim.status(ticket), sim.current()["op"]
+    assert outcome is not None and not outcome.ok and "lost" in outcome.reason
+    assert set(after.tasks.values()) == {"a"} and set(after.task_of.tolist()) <= set(after.tasks)
+    assert sim.sample().executors["op"].completed.sum() > 0
