@@ -177,6 +177,43 @@ def test_a_new_tasks_rate_is_its_sources_until_it_is_measured() -> None:
     assert policy._examine(measured).service_per_s.tolist() == [200.0, 120.0]
 
 
+def test_a_new_task_on_a_slower_node_is_expected_to_be_as_much_slower() -> None:
+    nodes = {"fast": NodeEstimate("fast", 1), "slow": NodeEstimate("slow", 4, speed=0.5)}
+    world = World({"match": make_station(flat(300), 200.0, 1, "fast")}, nodes, Limits(5, 1, 2))
+    policy = StreamSwitchPolicy()
+    world.turn(policy)
+    assert world.stations["match"].tasks == {0: "fast", 1: "slow"}
+    seen = world.estimate().executors["match"]
+    unknown = replace(seen, tasks=(seen.tasks[0], TaskEstimate(1, "slow", math.nan)))
+    assert policy._examine(unknown).service_per_s.tolist() == [200.0, 100.0]
+
+
+@pytest.mark.parametrize("furthest", ["a", "b"])
+def test_the_last_core_goes_to_one_executor_the_furthest_over_its_bound(furthest: str) -> None:
+    loads = {"a": 300.0, "b": 300.0, furthest: 400.0}
+    world = World(
+        {name: make_station(flat(load), 200.0, 1) for name, load in loads.items()}, limits=Limits(3)
+    )
+    found = world.turn(StreamSwitchPolicy())
+    assert found.plan is not None and list(found.plan.executors) == [furthest]
+    assert world.k(furthest) == 2
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "bound_s", "is_pressed"),
+    [(0.07, 0.1, True), (0.07, 0.2, False), (0.15, 0.5, True), (0.07, 0.5, False)],
+)
+def test_a_task_is_pressed_from_the_alert_level_on_and_from_half_of_a_short_bound(
+    latency_s: float, bound_s: float, is_pressed: bool
+) -> None:
+    """All are projected late, so that what they measure decides."""
+    station = make_station(flat(200 - 1 / latency_s), 200.0, 1)
+    found = World({"match": station}, sla=SLA(bound_s, scope="operator")).turn(
+        StreamSwitchPolicy(alert_s=0.1)
+    )
+    assert ("scaled out" if is_pressed else "moderate") in found.action
+
+
 def test_slow_nodes_are_the_ones_given_up() -> None:
     nodes = {"fast": NodeEstimate("fast", 4), "slow": NodeEstimate("slow", 4, speed=0.5)}
     station = make_station(flat(100), 200.0, 4, "fast")
