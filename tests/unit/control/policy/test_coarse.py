@@ -124,6 +124,16 @@ def test_two_executors_that_need_little_of_one_node_are_merged_into_the_first() 
     assert busy.propose(idle(60.0, 1.5), LIMITS) is None
 
 
+@pytest.mark.parametrize(("held", "merged"), [(1, True), (2, False)])
+def test_executors_are_merged_only_where_one_node_has_room_for_the_cores_they_hold(
+    held: int, merged: bool
+) -> None:
+    first = executor("match", ["n0"] * 3, [*range(8)], 0.1)
+    second = executor("match#2", ["n1"] * held, [*range(8, 16)], 0.1)
+    found = CoarseStep(every_s=0).propose(estimate(0.0, first, second, cores=4), LIMITS)
+    assert (found is not None) is merged
+
+
 def test_executors_of_different_operators_are_never_merged() -> None:
     step = CoarseStep(every_s=0)
     apart = executor("count", ["n1"], [*range(16)], 0.1, operator="count")

@@ -417,6 +417,21 @@ def test_nodes_are_asked_for_once_and_given_back() -> None:
     assert world.k("match") == 1 and len(world.nodes) == 1
 
 
+@pytest.mark.parametrize(("bound_s", "nodes"), [(0.001, 2), (0.1, 2), (0.0052, 3)])
+def test_nodes_are_asked_for_as_many_as_the_bound_takes_or_where_nothing_holds_it_as_serve_the_load(
+    bound_s: float, nodes: int
+) -> None:
+    """A row takes 5 ms. Ten and a half cores serve the load, 13 within 5.2 ms; four are there and a node brings four."""
+    world = World(
+        {"match": make_station(np.full(64, 2100 / 64), 200.0, 2)},
+        {"n0": NodeEstimate("n0", 4)},
+        Limits(32, 1, 8, 4),
+        SLA(bound_s, scope="operator"),
+    )
+    world.run(DrsPolicy(), 2)  # the first turn only says that a bound cannot be had
+    assert sum(plan.add_nodes for plan in world.plans) == nodes
+
+
 def test_what_k_max_cannot_serve_is_said_once_in_every_decision() -> None:
     world, policy = video(4, 3, 1, limits=Limits(8)), DrsPolicy(k_max=8)
     for _ in range(30):

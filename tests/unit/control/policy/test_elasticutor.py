@@ -301,3 +301,46 @@ def test_what_is_late_end_to_end_is_named_where_rows_spend_most_time() -> None:
     found = world.turn(ElasticutorPolicy(), executors=executors, latency_s=7.0)
     assert found.symptom.startswith("mean 7000 ms over 300 ms, 6900 ms in keep: task "), found.symptom
     assert "of keep holds" in found.symptom and "tasks of sess" not in found.action
+
+
+def measured(world: World, policy: ElasticutorPolicy, latency_s: float) -> Proposal:
+    """One turn in which this latency is measured, whatever the model says."""
+    seen = {name: replace(one, measured_s=latency_s) for name, one in world.estimate().executors.items()}
+    return world.turn(policy, executors=seen)
+
+
+def test_where_the_model_errs_one_more_core_is_tried_each_time_the_last_one_had_time_to_settle() -> None:
+    world = World({"match": make_station(EVEN, 300.0, 4)}, sla=SLA(0.2, scope="operator"))
+    policy = ElasticutorPolicy(settle_s=5.0, coarse=None)
+    held = []
+    for _ in range(11):
+        found = measured(world, policy, 0.4)
+        held.append(world.k("match"))
+    assert held == [5] * 5 + [6] * 5 + [7]
+    assert "cores changed less than 5 s ago" in world.proposals[3].action and found.plan is not None
+
+
+def test_cores_that_were_too_few_are_not_tried_again_until_the_load_is_a_tenth_lower() -> None:
+    world = World({"match": make_station(EVEN, 300.0, 4)}, sla=SLA(0.2, scope="operator"))
+    policy = ElasticutorPolicy(give_back_s=5.0)
+    measured(world, policy, 0.4)
+    world.run(policy, 30)
+    assert world.k("match") == 5, "the model calls four enough, and they were not"
+    world.stations["match"].rates = EVEN * 0.95
+    world.run(policy, 30)
+    assert world.k("match") == 5
+    world.stations["match"].rates = EVEN * 0.85
+    world.run(policy, 30)
+    assert world.k("match") == 4
+
+
+@pytest.mark.parametrize(("load", "changes"), [(420.0, False), (460.0, True)])
+def test_among_executors_that_all_lack_cores_one_passes_only_for_a_tenth_less_load_per_core(
+    load: float, changes: bool
+) -> None:
+    """At 5 and 3 cores: 4 and 4 take the most loaded one from 140 or 153 rows/s a core to 130."""
+    stations = {"a": make_station(EVEN * 0.52, 100.0, 5), "b": make_station(EVEN * load / 1000, 100.0, 3)}
+    nodes = {"n0": NodeEstimate("n0", 8)}
+    world = World(stations, nodes, Limits(max_cores=8), SLA(0.2, scope="operator"))
+    world.turn(ElasticutorPolicy(coarse=None))
+    assert world.k("b") == (4 if changes else 3)
