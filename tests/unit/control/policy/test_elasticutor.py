@@ -11,6 +11,7 @@ import pytest
 from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.estimate import NodeEstimate
+from penstock.control.model.queues import mmk_latency_s
 from penstock.control.plan.checking import check_plan
 from penstock.control.plan.shards import derive_imbalance, derive_shards
 from penstock.control.policy.elasticutor import ElasticutorPolicy, make_naive_ec, make_resource_centric
@@ -344,3 +345,43 @@ def test_among_executors_that_all_lack_cores_one_passes_only_for_a_tenth_less_lo
     world = World(stations, nodes, Limits(max_cores=8), SLA(0.2, scope="operator"))
     world.turn(ElasticutorPolicy(coarse=None))
     assert world.k("b") == (4 if changes else 3)
+
+
+def test_cores_that_serve_no_load_are_not_dealt_anew_before_the_last_change_has_settled() -> None:
+    stations = {"a": make_station(EVEN * 0.5, 100.0, 5), "b": make_station(EVEN * 0.5, 100.0, 3)}
+    world = World(stations, {"n0": NodeEstimate("n0", 8)}, Limits(max_cores=8), SLA(0.2, scope="operator"))
+    policy = ElasticutorPolicy(settle_s=5.0, coarse=None)
+    world.turn(policy)
+    assert world.k("a") == world.k("b") == 4
+    world.stations["a"].rates = EVEN * 0.9
+    held = []
+    for _ in range(5):
+        found = world.turn(policy)
+        held.append(world.k("a"))
+    assert held[:4] == [4] * 4 and held[4] > 4 and found.plan is not None
+    assert "cores changed less than 5 s ago" in world.proposals[1].action
+
+
+def test_no_core_is_added_for_lateness_where_tasks_are_mostly_idle() -> None:
+    world = World({"match": make_station(EVEN, 600.0, 4)}, sla=SLA(0.2, scope="operator"))
+    found = measured(world, ElasticutorPolicy(coarse=None), 0.4)
+    assert found.plan is None and "tasks of match are 42% busy" in found.action
+
+
+@pytest.mark.parametrize("ratio", [0.12, 0.5, 1.0])
+def test_cores_are_given_back_only_as_far_as_a_share_of_the_target_holds(ratio: float) -> None:
+    world = World({"match": make_station(EVEN, 100.0, 30)}, sla=SLA(0.1, scope="operator"))
+    world.run(ElasticutorPolicy(give_back_s=3.0, give_back_ratio=ratio), 20)
+    enough = next(k for k in range(12, 30) if mmk_latency_s(1000.0, 100.0, k, 0.1) <= ratio * 0.1)
+    assert world.k("match") == enough
+
+
+def test_a_late_turn_makes_the_time_begin_anew_after_which_cores_are_given_back() -> None:
+    world = World({"match": make_station(EVEN, 200.0, 30)}, sla=SLA(0.2, scope="operator"))
+    policy = ElasticutorPolicy(give_back_s=10.0, coarse=None)
+    world.run(policy, 8)
+    measured(world, policy, 0.4)
+    world.run(policy, 8)
+    assert world.k("match") == 30
+    world.run(policy, 5)
+    assert world.k("match") < 30

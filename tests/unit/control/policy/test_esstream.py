@@ -281,6 +281,53 @@ def test_a_task_costs_the_resource_it_takes_most_of_and_never_less_than_its_core
     assert EsStreamPolicy(beta=0.1)._beta(seen, "count") == 0.1
 
 
+def test_eta_and_chi_say_how_skewed_load_must_be() -> None:
+    """SK is below -1 for one node under two others, above 1 for one over them."""
+    high, low = nodes_at(0.82, 0.82, 0.72, idle=1), nodes_at(0.1, 0.1, 0.2, idle=1)
+    assert EsStreamPolicy(eta=-5.0)._taker(high, Need(0.01)) == "n2"
+    assert EsStreamPolicy(eta=5.0)._taker(nodes_at(0.72, 0.72, 0.82, idle=1), Need(0.01)) == "n3"
+    now = World({}, {name: NodeEstimate(name, 4) for name in low.cores}).estimate()
+    assert EsStreamPolicy(chi=5.0)._release(now, Limits(64, 1, 8), low) == ()
+    assert EsStreamPolicy(chi=-5.0)._release(now, Limits(64, 1, 8), nodes_at(0.2, 0.2, 0.1, idle=1)) == (
+        "n3",
+    )
+
+
+def test_no_node_goes_back_while_cores_are_wanted_that_cannot_be_had() -> None:
+    nodes = {"n0": NodeEstimate("n0", 64), "n1": NodeEstimate("n1", 64)}
+    world = World({"count": make_station(flat(2000), 200.0, 2)}, nodes, Limits(4, 1, 2))
+    world.run(EsStreamPolicy(interval_s=0), 5)
+    assert world.k("count") == 4 and set(world.nodes) == {"n0", "n1"}
+
+
+def test_a_node_is_asked_for_where_cores_are_free_and_a_task_fits_on_none_of_them() -> None:
+    """Memory is short: each of eight tasks would take a fiftieth, and a hundredth is left under alpha."""
+    nodes = {"n0": NodeEstimate("n0", 32, memory_ratio=0.84)}
+    world = World({"count": make_station(flat(1000), 200.0, 1)}, nodes, Limits(64, 1, 4, 4))
+    seen = world.estimate().executors["count"]
+    tasks = (replace(seen.tasks[0], memory_ratio=0.16),)
+    found = world.turn(EsStreamPolicy(), executors={"count": replace(seen, tasks=tasks)})
+    assert found.plan is not None and found.plan.add_nodes > 0 and not found.plan.executors
+
+
+def test_no_operator_gets_more_tasks_than_it_has_shards_with_rows() -> None:
+    rates = np.where(np.arange(16) < 3, 1000.0, 0.0)
+    world = World({"count": make_station(rates, 300.0, 1)})
+    world.run(EsStreamPolicy(), 8)
+    assert world.k("count") == 3
+
+
+def test_what_one_operator_gives_up_another_gets_in_the_same_plan() -> None:
+    world = World(
+        {"a": make_station(flat(20), 200.0, 6), "b": make_station(flat(500), 200.0, 2)},
+        {"n0": NodeEstimate("n0", 8)},
+        Limits(8),
+    )
+    found = world.turn(EsStreamPolicy())
+    assert found.plan is not None and found.plan.executors["a"].k < 6
+    assert found.plan.executors["b"].k > 2
+
+
 def test_the_two_other_placements_differ_as_they_should() -> None:
     nodes = {name: NodeEstimate(name, 8) for name in ("n0", "n1", "n2")}
     station = make_station(flat(10), 200.0, 1)
