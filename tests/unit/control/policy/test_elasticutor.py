@@ -385,3 +385,14 @@ def test_a_late_turn_makes_the_time_begin_anew_after_which_cores_are_given_back(
     assert world.k("match") == 30
     world.run(policy, 5)
     assert world.k("match") < 30
+
+
+@pytest.mark.parametrize(("service_per_s", "turns"), [(2000.0, 3), (500.0, 1)])
+def test_imbalance_is_answered_at_once_near_the_limit_of_a_task_and_after_patience_elsewhere(
+    service_per_s: float, turns: int
+) -> None:
+    """Task 0 has 450 rows/s of a thousand, and rows are late in neither case."""
+    world = World({"match": make_station(skewed(0.45), service_per_s, 4)}, sla=SLA(1.0, scope="operator"))
+    found = world.run(ElasticutorPolicy(patience=3), turns)
+    assert [one.plan is not None for one in found] == [False] * (turns - 1) + [True]
+    assert "within 1000 ms" in found[-1].symptom

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from penstock.control.measure.nodes import Need
-from penstock.control.policy.nodeloads import NodeLoads, derive_skewness
+from penstock.control.policy.nodeloads import NodeLoads, choose_even, choose_r_storm, derive_skewness
 
 LIMIT = Need(0.85, 0.85, 0.85)
 
@@ -49,3 +49,25 @@ def test_a_task_needs_a_core_of_the_node_and_one_under_the_limit_on_all() -> Non
     assert found.fits("n0", Need()) and not found.fits("n1", Need())
     found.left = 0
     assert not found.fits("n0", Need())
+
+
+def test_the_even_scheduler_counts_tasks_and_looks_at_no_load() -> None:
+    found = table({"n0": [0.8] * 3, "n1": [0.1] * 3}, {"n0": 1, "n1": 2})
+    assert choose_even(found, Need(0.5, 0.5, 0.5), found.used) == "n0"
+
+
+def test_r_storm_begins_where_most_is_left_and_then_stays_near() -> None:
+    found = table({"n0": [0.3, 0.3, 0.0], "n1": [0.1, 0.1, 0.0], "n2": [0.2, 0.2, 0.0]}, {})
+    need = Need(0.05, 0.05)
+    assert choose_r_storm(found, need, sorted(found.cores)) == "n1"
+    found.put("n1", need)
+    assert choose_r_storm(found, need, sorted(found.cores)) == "n1"
+    found.placed[:] = ["n2"]
+    assert choose_r_storm(found, need, sorted(found.cores)) == "n2", "though n0 fits it more tightly"
+
+
+def test_for_r_storm_memory_is_a_hard_limit_and_cpu_is_not() -> None:
+    found = table({"n0": [0.0, 0.82, 0.0], "n1": [0.84, 0.1, 0.0]}, {})
+    found.placed[:] = ["n0"]
+    assert choose_r_storm(found, Need(0.1, 0.05), ["n0", "n1"]) == "n1"
+    assert choose_r_storm(found, Need(0.1, 0.02), ["n0", "n1"]) == "n0"
