@@ -18,7 +18,7 @@ PRINTED = {
     "frequent-patterns": ([0, 3600], [320, 320]),
     "commcount": ([0, 99, 100, 159, 160], [1800, 1800, 3600, 3600, 2700]),
     "top-n": ([0, 99, 100, 159, 160], [1800, 1800, 3600, 3600, 2700]),
-    "split-count": ([0, 150, 300], [15_000, 15_000, 15_000]),
+    "split-count": ([0, 75, 150, 225, 300], [15_000, 18_750, 15_000, 11_250, 15_000]),
 }
 """Application -> moments in seconds, and the rows a second that its paper prints for them."""
 
