@@ -13,6 +13,15 @@ from penstock.workloads.paper_topologies import (
     steps,
 )
 
+PRINTED = {
+    "logo-detection": ([0, 359, 360, 1259, 1260, 2039, 2040], [6, 6, 12, 12, 6, 6, 18]),
+    "frequent-patterns": ([0, 3600], [320, 320]),
+    "commcount": ([0, 99, 100, 159, 160], [1800, 1800, 3600, 3600, 2700]),
+    "top-n": ([0, 99, 100, 159, 160], [1800, 1800, 3600, 3600, 2700]),
+    "split-count": ([0, 75, 150, 225, 300], [15_000, 18_750, 15_000, 11_250, 15_000]),
+}
+"""Application -> moments in seconds, and the rows a second that its paper prints for them."""
+
 
 def loads(topology: PaperTopology, per_s: float) -> list[float]:
     rates = derive_rates(topology, per_s)
@@ -44,6 +53,12 @@ def test_scaling_keeps_the_loads() -> None:
     at = np.array([0.0, 75.0])
     np.testing.assert_allclose(small.rate(at), [1500.0, 1875.0])
     assert loads(small, 1500.0) == pytest.approx(loads(SPLIT_COUNT, 15_000.0))
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_the_input_has_the_rates_that_the_paper_prints(name: str) -> None:
+    at_s, per_s = PRINTED[name]
+    np.testing.assert_allclose(TOPOLOGIES[name].rate(np.array(at_s, dtype=float)), per_s)
 
 
 def test_steps_hold_from_their_moment_on() -> None:

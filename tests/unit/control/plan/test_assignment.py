@@ -255,3 +255,17 @@ def test_the_limit_on_all_cores_holds_though_nodes_have_more() -> None:
 def test_an_executor_without_cores_is_refused() -> None:
     with pytest.raises(PlanError, match="'e1' is to have 0 cores"):
         demand_of([[1, 0], [0, 1]], [1, 0], [2, 2])
+
+
+@pytest.mark.parametrize(
+    ("present", "state"),
+    [([[1, 1], [1, 1], [1, 0]], [9e6, 1e6, 1.0]), ([[1, 2], [2, 1], [1, 0]], [1e6, 1e6, 1.0])],
+)
+def test_at_home_the_core_is_taken_from_whom_least_state_has_to_leave(
+    present: list[list[int]], state: list[float]
+) -> None:
+    """Of two with a core to spare on n0: the one with less state, or with more of its cores where state stays."""
+    full = sum(row[0] for row in present)
+    demand = demand_of(present, [1, 1, 2], [full, 9], state, [0.0, 0.0, 1e9])
+    found = plan_assignment(demand).cores
+    assert found[:, 0].tolist() == [present[0][0], present[1][0] - 1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -122,6 +123,36 @@ def test_two_executors_that_need_little_of_one_node_are_merged_into_the_first() 
     busy = CoarseStep(every_s=60)
     busy.propose(idle(0.0, 1.5), LIMITS)
     assert busy.propose(idle(60.0, 1.5), LIMITS) is None
+
+
+@pytest.mark.parametrize(("held", "merged"), [(1, True), (2, False)])
+def test_executors_are_merged_only_where_one_node_has_room_for_the_cores_they_hold(
+    held: int, merged: bool
+) -> None:
+    first = executor("match", ["n0"] * 3, [*range(8)], 0.1)
+    second = executor("match#2", ["n1"] * held, [*range(8, 16)], 0.1)
+    found = CoarseStep(every_s=0).propose(estimate(0.0, first, second, cores=4), LIMITS)
+    assert (found is not None) is merged
+
+
+def test_the_operators_own_executor_takes_though_the_other_one_has_more_to_do() -> None:
+    first, second = (
+        executor("match", ["n0"], [*range(8)], 0.1),
+        executor("match#2", ["n1"], [*range(8, 16)], 0.3),
+    )
+    found = CoarseStep(every_s=0).propose(estimate(0.0, first, second), LIMITS)
+    assert found is not None and found.plan is not None
+    assert [(one.giver, one.taker) for one in found.plan.passes] == [("match#2", "match")]
+
+
+@pytest.mark.parametrize(("heavy", "splits"), [(0, True), (1, False)])
+def test_the_home_of_an_executor_is_the_node_with_most_of_its_state(heavy: int, splits: bool) -> None:
+    """Two tasks on a node of four cores and four on one of eight."""
+    one = executor("match", ["n0"] * 2 + ["n1"] * 4, [*range(18)], 3.0, total=18)
+    state = np.where((one.task_of < 2) == (heavy == 0), 9000, 10).astype(np.int64)
+    now = estimate(0.0, replace(one, state_bytes=state))
+    now = replace(now, nodes={"n0": NodeEstimate("n0", 4), "n1": NodeEstimate("n1", 8)})
+    assert (CoarseStep(every_s=0).propose(now, LIMITS) is not None) is splits
 
 
 def test_executors_of_different_operators_are_never_merged() -> None:

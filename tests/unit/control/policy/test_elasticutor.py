@@ -11,6 +11,7 @@ import pytest
 from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.estimate import NodeEstimate
+from penstock.control.model.queues import mmk_latency_s
 from penstock.control.plan.checking import check_plan
 from penstock.control.plan.shards import derive_imbalance, derive_shards
 from penstock.control.policy.elasticutor import ElasticutorPolicy, make_naive_ec, make_resource_centric
@@ -345,3 +346,97 @@ def test_a_core_more_goes_to_the_executor_that_rows_spend_their_time_in() -> Non
         told = {name: replace(one, measured_s=measured_s[name]) for name, one in seen.items()}
         world.turn(policy, executors=told, latency_s=7.0)
     assert world.k("keep") > 2 and world.k("sess") == 2
+
+
+def measured(world: World, policy: ElasticutorPolicy, latency_s: float) -> Proposal:
+    """One turn in which this latency is measured, whatever the model says."""
+    seen = {name: replace(one, measured_s=latency_s) for name, one in world.estimate().executors.items()}
+    return world.turn(policy, executors=seen)
+
+
+def test_where_the_model_errs_one_more_core_is_tried_each_time_the_last_one_had_time_to_settle() -> None:
+    world = World({"match": make_station(EVEN, 300.0, 4)}, sla=SLA(0.2, scope="operator"))
+    policy = ElasticutorPolicy(settle_s=5.0, coarse=None)
+    held = []
+    for _ in range(11):
+        found = measured(world, policy, 0.4)
+        held.append(world.k("match"))
+    assert held == [5] * 5 + [6] * 5 + [7]
+    assert "cores changed less than 5 s ago" in world.proposals[3].action and found.plan is not None
+
+
+def test_cores_that_were_too_few_are_not_tried_again_until_the_load_is_a_tenth_lower() -> None:
+    world = World({"match": make_station(EVEN, 300.0, 4)}, sla=SLA(0.2, scope="operator"))
+    policy = ElasticutorPolicy(give_back_s=5.0)
+    measured(world, policy, 0.4)
+    world.run(policy, 30)
+    assert world.k("match") == 5, "the model calls four enough, and they were not"
+    world.stations["match"].rates = EVEN * 0.95
+    world.run(policy, 30)
+    assert world.k("match") == 5
+    world.stations["match"].rates = EVEN * 0.85
+    world.run(policy, 30)
+    assert world.k("match") == 4
+
+
+@pytest.mark.parametrize(("load", "changes"), [(420.0, False), (460.0, True)])
+def test_among_executors_that_all_lack_cores_one_passes_only_for_a_tenth_less_load_per_core(
+    load: float, changes: bool
+) -> None:
+    """At 5 and 3 cores: 4 and 4 take the most loaded one from 140 or 153 rows/s a core to 130."""
+    stations = {"a": make_station(EVEN * 0.52, 100.0, 5), "b": make_station(EVEN * load / 1000, 100.0, 3)}
+    nodes = {"n0": NodeEstimate("n0", 8)}
+    world = World(stations, nodes, Limits(max_cores=8), SLA(0.2, scope="operator"))
+    world.turn(ElasticutorPolicy(coarse=None))
+    assert world.k("b") == (4 if changes else 3)
+
+
+def test_cores_that_serve_no_load_are_not_dealt_anew_before_the_last_change_has_settled() -> None:
+    stations = {"a": make_station(EVEN * 0.5, 100.0, 5), "b": make_station(EVEN * 0.5, 100.0, 3)}
+    world = World(stations, {"n0": NodeEstimate("n0", 8)}, Limits(max_cores=8), SLA(0.2, scope="operator"))
+    policy = ElasticutorPolicy(settle_s=5.0, coarse=None)
+    world.turn(policy)
+    assert world.k("a") == world.k("b") == 4
+    world.stations["a"].rates = EVEN * 0.9
+    held = []
+    for _ in range(5):
+        found = world.turn(policy)
+        held.append(world.k("a"))
+    assert held[:4] == [4] * 4 and held[4] > 4 and found.plan is not None
+    assert "cores changed less than 5 s ago" in world.proposals[1].action
+
+
+def test_no_core_is_added_for_lateness_where_tasks_are_mostly_idle() -> None:
+    world = World({"match": make_station(EVEN, 600.0, 4)}, sla=SLA(0.2, scope="operator"))
+    found = measured(world, ElasticutorPolicy(coarse=None), 0.4)
+    assert found.plan is None and "tasks of match are 42% busy" in found.action
+
+
+@pytest.mark.parametrize("ratio", [0.12, 0.5, 1.0])
+def test_cores_are_given_back_only_as_far_as_a_share_of_the_target_holds(ratio: float) -> None:
+    world = World({"match": make_station(EVEN, 100.0, 30)}, sla=SLA(0.1, scope="operator"))
+    world.run(ElasticutorPolicy(give_back_s=3.0, give_back_ratio=ratio), 20)
+    enough = next(k for k in range(12, 30) if mmk_latency_s(1000.0, 100.0, k, 0.1) <= ratio * 0.1)
+    assert world.k("match") == enough
+
+
+def test_a_late_turn_makes_the_time_begin_anew_after_which_cores_are_given_back() -> None:
+    world = World({"match": make_station(EVEN, 200.0, 30)}, sla=SLA(0.2, scope="operator"))
+    policy = ElasticutorPolicy(give_back_s=10.0, coarse=None)
+    world.run(policy, 8)
+    measured(world, policy, 0.4)
+    world.run(policy, 8)
+    assert world.k("match") == 30
+    world.run(policy, 5)
+    assert world.k("match") < 30
+
+
+@pytest.mark.parametrize(("service_per_s", "turns"), [(2000.0, 3), (500.0, 1)])
+def test_imbalance_is_answered_at_once_near_the_limit_of_a_task_and_after_patience_elsewhere(
+    service_per_s: float, turns: int
+) -> None:
+    """Task 0 has 450 rows/s of a thousand, and rows are late in neither case."""
+    world = World({"match": make_station(skewed(0.45), service_per_s, 4)}, sla=SLA(1.0, scope="operator"))
+    found = world.run(ElasticutorPolicy(patience=3), turns)
+    assert [one.plan is not None for one in found] == [False] * (turns - 1) + [True]
+    assert "within 1000 ms" in found[-1].symptom

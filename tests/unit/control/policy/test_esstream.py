@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from penstock.control.model.queues import mmk_rows
 from penstock.control.policy.demand import derive_demand
 from penstock.control.policy.esstream import EsStreamPolicy
 from penstock.control.policy.marginal import derive_best_k
-from penstock.control.policy.nodeloads import derive_node_loads, derive_skewness, place_tasks
+from penstock.control.policy.nodeloads import NodeLoads, derive_node_loads, derive_skewness, place_tasks
 from penstock.control.policy.protocol import Limits
 from penstock.errors import DeclarationError
 
@@ -177,6 +178,154 @@ def test_in_idle_times_the_node_that_came_later_gives_first_though_it_is_less_lo
     policy._seen.clear()
     world.run(policy, 3)
     assert set(world.stations["count"].tasks.values()) == {"n0"}
+
+
+EVEN, LOW, HIGH = (0.0, 0.0, 0.0), (0.0, 0.0, 0.1), (0.1, 0.1, 0.0)
+"""What three nodes carry beyond a base: SK = 0, SK > 0 for one above the others, SK < 0 for one below them."""
+
+
+def nodes_at(*loads: float, idle: int = 0, preempted: tuple[str, ...] = ()) -> NodeLoads:
+    """A table of nodes n0, n1 and so on: the first with a task each and these loads, then idle ones."""
+    names = [f"n{at}" for at in range(len(loads) + idle)]
+    shares = {name: [load] * 3 for name, load in zip(names, [*loads, *[0.0] * idle], strict=True)}
+    tasks = Counter(names[: len(loads)])
+    limit = Need(0.85, 0.85, 0.85)
+    return NodeLoads(dict.fromkeys(names, 4), 64, shares, tasks, limit, preempted)
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "goes"),
+    [(0.1, EVEN, True), (0.1, LOW, True), (0.1, HIGH, False), (0.4, LOW, False)],
+)
+def test_an_idle_node_goes_back_only_where_load_is_skewed_low_and_the_mean_under_zeta(
+    base: float, more: tuple[float, ...], goes: bool
+) -> None:
+    table = nodes_at(*(base + one for one in more), idle=1)
+    now = World({}, {name: NodeEstimate(name, 4) for name in table.cores}).estimate()
+    assert EsStreamPolicy(zeta=0.3)._release(now, Limits(64, 1, 8), table) == (("n3",) if goes else ())
+
+
+def test_of_the_idle_nodes_the_ones_that_came_last_go_back_and_the_least_number_stays() -> None:
+    table = nodes_at(0.1, idle=4, preempted=("n2", "n1", "n3"))
+    now = World({}, {name: NodeEstimate(name, 4) for name in table.cores}).estimate()
+    assert EsStreamPolicy()._release(now, Limits(64, 1, 8), table) == ("n3", "n1", "n2", "n4")
+    assert EsStreamPolicy()._release(now, Limits(64, 3, 8), table) == ("n3", "n1")
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "taker"),
+    [(0.72, EVEN, "n3"), (0.72, HIGH, "n3"), (0.72, LOW, "n0"), (0.6, HIGH, "n2")],
+)
+def test_a_new_task_goes_to_another_node_only_where_load_is_skewed_high_and_the_mean_over_phi(
+    base: float, more: tuple[float, ...], taker: str
+) -> None:
+    table = nodes_at(*(base + one for one in more), idle=1)
+    assert EsStreamPolicy(phi=0.7)._taker(table, Need(0.01)) == taker
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "giver"),
+    [(0.1, EVEN, "n1"), (0.1, LOW, "n1"), (0.1, HIGH, "n0"), (0.4, LOW, "n2")],
+)
+def test_the_node_that_came_later_gives_a_task_first_only_where_there_is_idle_room(
+    base: float, more: tuple[float, ...], giver: str
+) -> None:
+    table = nodes_at(*(base + one for one in more), preempted=("n1",))
+    table.loads["n0"] = [load + 0.001 for load in table.loads["n0"]]
+    assert EsStreamPolicy(zeta=0.3)._giver(Counter(table.tasks), table) == giver
+
+
+def test_operators_are_looked_at_from_the_source_on() -> None:
+    world = World(
+        {name: make_station(flat(1000), 200.0, 1) for name in ("c", "b", "a")},
+        edges={("in", "c"): 1000.0, ("c", "b"): 1000.0, ("b", "a"): 1000.0},
+        sources={"in": 1000.0},
+    )
+    now = world.estimate()
+    assert list(EsStreamPolicy()._find_best(now, derive_demand(now), {"a": 1, "b": 1, "c": 1})) == [
+        "c",
+        "b",
+        "a",
+    ]
+
+
+def test_a_load_that_its_tasks_do_not_serve_is_answered_whatever_the_trigger() -> None:
+    world = World({"count": make_station(flat(1000), 200.0, 1)})
+    policy = EsStreamPolicy(trigger=10.0, interval_s=1)
+    world.run(policy, 10)
+    settled = world.k("count")
+    world.stations["count"].rates = flat(200.0 * settled * 0.95)
+    world.run(policy, 10)
+    assert world.k("count") == settled
+    world.stations["count"].rates = flat(200.0 * settled * 1.05)
+    world.run(policy, 10)
+    assert world.k("count") > settled
+
+
+@pytest.mark.parametrize(
+    ("used", "beta"),
+    [
+        ({"cpu_ratio": 0.4, "memory_ratio": 0.3, "io_ratio": 0.3}, 0.4),
+        ({"cpu_ratio": 0.3, "memory_ratio": 0.4, "io_ratio": 0.3}, 0.4),
+        ({"cpu_ratio": 0.3, "memory_ratio": 0.3, "io_ratio": 0.4}, 0.4),
+        ({"cpu_ratio": 0.1, "memory_ratio": 0.1, "io_ratio": 0.1}, 0.25),
+    ],
+)
+def test_a_task_costs_the_resource_it_takes_most_of_and_never_less_than_its_core(
+    used: dict[str, float], beta: float
+) -> None:
+    now = World({"count": make_station(flat(100), 200.0, 2)}, {"n0": NodeEstimate("n0", 4)}).estimate()
+    tasks = tuple(replace(task, **used) for task in now.executors["count"].tasks)
+    seen = replace(now, executors={"count": replace(now.executors["count"], tasks=tasks)})
+    assert EsStreamPolicy()._beta(seen, "count") == pytest.approx(beta)
+    assert EsStreamPolicy(beta=0.1)._beta(seen, "count") == 0.1
+
+
+def test_eta_and_chi_say_how_skewed_load_must_be() -> None:
+    """SK is below -1 for one node under two others, above 1 for one over them."""
+    high, low = nodes_at(0.82, 0.82, 0.72, idle=1), nodes_at(0.1, 0.1, 0.2, idle=1)
+    assert EsStreamPolicy(eta=-5.0)._taker(high, Need(0.01)) == "n2"
+    assert EsStreamPolicy(eta=5.0)._taker(nodes_at(0.72, 0.72, 0.82, idle=1), Need(0.01)) == "n3"
+    now = World({}, {name: NodeEstimate(name, 4) for name in low.cores}).estimate()
+    assert EsStreamPolicy(chi=5.0)._release(now, Limits(64, 1, 8), low) == ()
+    assert EsStreamPolicy(chi=-5.0)._release(now, Limits(64, 1, 8), nodes_at(0.2, 0.2, 0.1, idle=1)) == (
+        "n3",
+    )
+
+
+def test_no_node_goes_back_while_cores_are_wanted_that_cannot_be_had() -> None:
+    nodes = {"n0": NodeEstimate("n0", 64), "n1": NodeEstimate("n1", 64)}
+    world = World({"count": make_station(flat(2000), 200.0, 2)}, nodes, Limits(4, 1, 2))
+    world.run(EsStreamPolicy(interval_s=0), 5)
+    assert world.k("count") == 4 and set(world.nodes) == {"n0", "n1"}
+
+
+def test_a_node_is_asked_for_where_cores_are_free_and_a_task_fits_on_none_of_them() -> None:
+    """Memory is short: each of eight tasks would take a fiftieth, and a hundredth is left under alpha."""
+    nodes = {"n0": NodeEstimate("n0", 32, memory_ratio=0.84)}
+    world = World({"count": make_station(flat(1000), 200.0, 1)}, nodes, Limits(64, 1, 4, 4))
+    seen = world.estimate().executors["count"]
+    tasks = (replace(seen.tasks[0], memory_ratio=0.16),)
+    found = world.turn(EsStreamPolicy(), executors={"count": replace(seen, tasks=tasks)})
+    assert found.plan is not None and found.plan.add_nodes > 0 and not found.plan.executors
+
+
+def test_no_operator_gets_more_tasks_than_it_has_shards_with_rows() -> None:
+    rates = np.where(np.arange(16) < 3, 1000.0, 0.0)
+    world = World({"count": make_station(rates, 300.0, 1)})
+    world.run(EsStreamPolicy(), 8)
+    assert world.k("count") == 3
+
+
+def test_what_one_operator_gives_up_another_gets_in_the_same_plan() -> None:
+    world = World(
+        {"a": make_station(flat(20), 200.0, 6), "b": make_station(flat(500), 200.0, 2)},
+        {"n0": NodeEstimate("n0", 8)},
+        Limits(8),
+    )
+    found = world.turn(EsStreamPolicy())
+    assert found.plan is not None and found.plan.executors["a"].k < 6
+    assert found.plan.executors["b"].k > 2
 
 
 def test_the_two_other_placements_differ_as_they_should() -> None:

@@ -208,6 +208,32 @@ def test_an_end_to_end_bound_is_split_and_both_operators_are_served() -> None:
     assert set(first.plan.executors) == {"split", "count"} if first.plan else False
 
 
+def test_who_follows_an_overload_gets_its_cores_in_the_same_plan() -> None:
+    """What it takes now one task serves with ease, what it will take is five times as much."""
+    world = World(
+        {"first": make_station(flat(1000), 200.0, 1), "second": make_station(flat(200), 300.0, 1)},
+        edges={("in", "first"): 1000.0, ("first", "second"): 200.0},
+        sources={"in": 1000.0},
+    )
+    world.run(PenstockPolicy(), 3)
+    assert world.plans and set(world.plans[0].executors) == {"first", "second"}
+    assert world.plans[0].executors["second"].k >= 4
+
+
+def test_bound_is_shifted_to_the_operator_that_always_misses_its_share() -> None:
+    edges = {("in", "a"): 40.0, ("a", "b"): 40.0}
+    world = World({name: make_station(flat(40), 400.0, 1) for name in ("a", "b")}, edges=edges, sla=SLA(1.0))
+    policy = PenstockPolicy()
+    seen, slow = world.estimate().executors, {"a": 0.1, "b": 0.9}
+    measured = {name: replace(one, measured_s=slow[name]) for name, one in seen.items()}
+    for _ in range(25):
+        found = world.turn(policy, executors=measured, latency_s=1.5)
+        if found.plan is not None:
+            break
+    assert found.plan is not None and found.action.startswith("shifted the bound: a 4")
+    assert found.plan.sla_shares["b"] > 0.5 > found.plan.sla_shares["a"]
+
+
 def test_two_executors_are_never_promised_the_same_core() -> None:
     stations = {name: make_station(flat(1000), 200.0, 3, node) for name, node in (("a", "n0"), ("b", "n1"))}
     for station in stations.values():

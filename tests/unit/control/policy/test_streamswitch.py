@@ -177,6 +177,94 @@ def test_a_new_tasks_rate_is_its_sources_until_it_is_measured() -> None:
     assert policy._examine(measured).service_per_s.tolist() == [200.0, 120.0]
 
 
+def test_a_new_task_on_a_slower_node_is_expected_to_be_as_much_slower() -> None:
+    nodes = {"fast": NodeEstimate("fast", 1), "slow": NodeEstimate("slow", 4, speed=0.5)}
+    world = World({"match": make_station(flat(300), 200.0, 1, "fast")}, nodes, Limits(5, 1, 2))
+    policy = StreamSwitchPolicy()
+    world.turn(policy)
+    assert world.stations["match"].tasks == {0: "fast", 1: "slow"}
+    seen = world.estimate().executors["match"]
+    unknown = replace(seen, tasks=(seen.tasks[0], TaskEstimate(1, "slow", math.nan)))
+    assert policy._examine(unknown).service_per_s.tolist() == [200.0, 100.0]
+
+
+@pytest.mark.parametrize("furthest", ["a", "b"])
+def test_the_last_core_goes_to_one_executor_the_furthest_over_its_bound(furthest: str) -> None:
+    loads = {"a": 300.0, "b": 300.0, furthest: 400.0}
+    world = World(
+        {name: make_station(flat(load), 200.0, 1) for name, load in loads.items()}, limits=Limits(3)
+    )
+    found = world.turn(StreamSwitchPolicy())
+    assert found.plan is not None and list(found.plan.executors) == [furthest]
+    assert world.k(furthest) == 2
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "bound_s", "is_pressed"),
+    [(0.07, 0.1, True), (0.07, 0.2, False), (0.15, 0.5, True), (0.07, 0.5, False)],
+)
+def test_a_task_is_pressed_from_the_alert_level_on_and_from_half_of_a_short_bound(
+    latency_s: float, bound_s: float, is_pressed: bool
+) -> None:
+    """All are projected late, so that what they measure decides."""
+    station = make_station(flat(200 - 1 / latency_s), 200.0, 1)
+    found = World({"match": station}, sla=SLA(bound_s, scope="operator")).turn(
+        StreamSwitchPolicy(alert_s=0.1)
+    )
+    assert ("scaled out" if is_pressed else "moderate") in found.action
+
+
+def test_who_can_be_cured_is_treated_though_a_hot_shard_is_worse() -> None:
+    """Task 0 has one shard that nothing helps, task 1 five that a core more does."""
+    station = make_station([600.0] + [60.0] * 5, 200.0, 2)
+    station.task_of = np.array([0, 1, 1, 1, 1, 1], dtype=np.int32)
+    world = World({"match": station})
+    found = world.turn(StreamSwitchPolicy())
+    assert "scaled out" in found.action and "task 1 takes" in found.symptom
+    assert world.stations["match"].task_of[0] == 0
+
+
+def test_rates_that_were_assumed_of_new_tasks_are_forgotten_when_the_plan_fails() -> None:
+    nodes = {"fast": NodeEstimate("fast", 1), "slow": NodeEstimate("slow", 4, speed=0.5)}
+    world = World({"match": make_station(flat(300), 200.0, 1, "fast")}, nodes, Limits(5, 1, 2))
+    policy = StreamSwitchPolicy()
+    world.turn(policy)
+    policy.note_failure("no answer")
+    seen = world.estimate().executors["match"]
+    unknown = replace(seen, tasks=(seen.tasks[0], TaskEstimate(1, "slow", math.nan)))
+    assert policy._examine(unknown).service_per_s.tolist() == [200.0, 200.0]
+
+
+@pytest.mark.parametrize(
+    ("sla", "is_pressed"),
+    [
+        (SLA(0.1, scope="operator"), False),
+        (SLA(0.1, quantile=0.99, scope="operator"), True),
+        (SLA(0.1, scope="end-to-end"), True),
+    ],
+)
+def test_a_quantile_and_a_way_through_two_operators_make_the_bound_of_each_tighter(
+    sla: SLA, is_pressed: bool
+) -> None:
+    """Of 100 ms a mean at one operator has all, the mean behind its p99 22 ms, and one of two on the way 50 ms."""
+    rates = flat(200 - 1 / 0.03)
+    world = World(
+        {name: make_station(rates, 200.0, 1) for name in ("a", "b")},
+        sla=sla,
+        edges={("in", "a"): float(rates.sum()), ("a", "b"): float(rates.sum())},
+    )
+    found = world.turn(StreamSwitchPolicy())
+    assert (found.plan is not None and found.urgent) is is_pressed
+
+
+def test_no_node_is_asked_for_where_balancing_cures() -> None:
+    station = make_station(flat(480), 200.0, 4)
+    station.task_of = np.where(np.arange(64) < 16, 0, station.task_of).astype(np.int32)
+    world = World({"match": station}, {"n0": NodeEstimate("n0", 4)}, Limits(8, 1, 2, 4))
+    world.run(StreamSwitchPolicy(), 10)
+    assert world.plans and all(plan.executors and not plan.add_nodes for plan in world.plans)
+
+
 def test_slow_nodes_are_the_ones_given_up() -> None:
     nodes = {"fast": NodeEstimate("fast", 4), "slow": NodeEstimate("slow", 4, speed=0.5)}
     station = make_station(flat(100), 200.0, 4, "fast")

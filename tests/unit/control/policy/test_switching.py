@@ -170,3 +170,10 @@ def test_a_task_that_completed_nothing_is_as_late_as_its_backlog() -> None:
     nothing = np.full(2, np.nan)
     switch = Switch((0, 1), ("n0",) * 2, np.array([10.0, 10.0]), np.array([0, 1]), np.ones(2), nothing)
     assert switch.task_latencies(np.array([50.0, 0.0])).tolist() == [5.0, 0.0]
+
+
+def test_of_two_ways_to_scale_in_that_are_alike_the_one_that_moves_fewer_shards_is_taken() -> None:
+    at, rate = np.array([0, 0, 0, 1]), np.array([2.0, 2.0, 2.0, 6.0])
+    switch = Switch((0, 1), ("n0",) * 2, np.full(2, 20.0), at, rate, np.zeros(4))
+    found = find_scale_in(switch, 1.0)
+    assert found is not None and (found.source, found.shards.tolist()) == (1, [3])
