@@ -19,7 +19,7 @@ FINE = 1.02
 """δ to balance to by moves inside a node, which copy no state and take milliseconds."""
 
 FINE_THETA = 1.08
-"""θ of an executor that is on one node and in which rows are late: what imbalance costs is throughput, and moves are cheap."""
+"""θ of an executor on one node in which rows are late: what imbalance costs is throughput, and moves are cheap."""
 
 FINE_PATIENCE = 5
 """Turns in a row for which δ must have been above that: shares learned from few rows are no better than that."""

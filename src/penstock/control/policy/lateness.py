@@ -29,7 +29,7 @@ TOLERATED = 0.05
 """Share of windows that may miss the bound."""
 Z = 2.0
 """Deviations beyond it that chance does not explain."""
-HELPED = 0.25
+HELPED = 0.1
 """Share of what was promised by which latency must have fallen for more tasks to have helped."""
 SAME_LOAD = 1.1
 """A load that has grown by more says nothing about what more tasks did."""
@@ -68,6 +68,14 @@ class _Widened:
     rate_per_s: float
     before_s: float
     promised_s: float
+
+
+@dataclass(frozen=True)
+class Unhelped:
+    """Executors whose latency did not fall, and whether they were given tasks for that, or had their shards dealt anew."""
+
+    names: frozenset[str] = frozenset()
+    added: bool = False
 
 
 @dataclass
@@ -146,16 +154,16 @@ class Lateness:
             if key in self._looks and self._looks[key].since_s > one.at_s
         }
 
-    def judge(self, key: str, studies: Sequence[Study], late: Late) -> frozenset[str]:
-        """Return the executors whose new tasks did not lower the latency; each is named once."""
+    def judge(self, key: str, studies: Sequence[Study], late: Late) -> Unhelped:
+        """Return the executors for which what was done did not lower the latency; each is named once."""
         widened = self._widened.get(key)
         if widened is None or self._looks[key].since_s <= widened.at_s:
-            return frozenset()
+            return Unhelped()
         del self._widened[key]
         if _k(studies) < widened.k or _rate(studies) > SAME_LOAD * widened.rate_per_s:
-            return frozenset()
+            return Unhelped()
         wanted_s = widened.before_s - HELPED * (widened.before_s - widened.promised_s)
-        return widened.names if late.latency_s > wanted_s else frozenset()
+        return Unhelped(widened.names, _k(studies) > widened.k) if late.latency_s > wanted_s else Unhelped()
 
 
 def _is_same(one: Sequence[npt.NDArray[np.int32]], other: Sequence[npt.NDArray[np.int32]]) -> bool:

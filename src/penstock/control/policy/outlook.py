@@ -16,11 +16,15 @@ import numpy.typing as npt
 from penstock.control.measure.estimate import ExecutorEstimate
 from penstock.control.measure.sample import F64
 from penstock.control.model.epoch import EpochStation
+from penstock.control.model.epoch_chain import expected_most
 from penstock.control.policy.forecasting import Forecast
 from penstock.control.policy.mapping import is_known
 
 OVERFULL_S = 10.0
 """Seconds that a task twice as full as it may be counts for, beyond its bound: orders what is unbounded."""
+LEAST_FILL, UNREACHED_FILL = 0.25, 0.5
+"""Shares of what a task may be filled to without a bound that it always may: where a bound is so tight that only an idle
+task would hold it, and where not even that one does. Fewer rows for each task would then win next to nothing."""
 FULLEST = 0.98
 """Load past which no queue is predicted to have settled: what it would then come to is never reached."""
 
@@ -43,20 +47,50 @@ class Epochs:
 
     station: EpochStation
     """Of one task."""
+    row_s: float
+    """1 / μ."""
+    scv: float
+    """Of the time that a row takes."""
     epoch_s: float
     """How long an epoch takes, as measured."""
     ratio: float = 1.0
-    """Latency in the sense of the SLA, over what the model says: chance makes the busiest task of an epoch busier than
-    its mean, and no quantile of a row that waits for epochs is that of an exponential one."""
+    """Latency in the sense of the SLA, over what the model says: no quantile of a row that waits for epochs is that of an
+    exponential one."""
 
     def predict_s(self, k: int, largest_load: float) -> float:
         """Return the latency on so many tasks, as a mean of exponential ones that the SLA would bound alike."""
-        largest = np.array([min(largest_load, FULLEST)])
-        return self.ratio * replace(self.station, largest_load=largest).latency_s(k)
+        load = np.array([min(largest_load, FULLEST)])
+        alone_s = np.array([replace(self.station, largest_load=load).latency_s(k)])
+        return float(self._add_chance(np.array([k]), load, alone_s)[0])
 
     def derive_curve_s(self, largest_load: F64) -> F64:
         """Return the same for 1, 2, ... tasks, given the load of the busiest of so many."""
-        return self.ratio * replace(self.station, largest_load=np.minimum(largest_load, FULLEST)).curve_s
+        load = np.minimum(largest_load, FULLEST)
+        alone_s = replace(self.station, largest_load=load).curve_s
+        return self._add_chance(np.arange(1, len(load) + 1), load, alone_s)
+
+    def _add_chance(self, k: npt.NDArray[np.int64], load: F64, alone_s: F64) -> F64:
+        """Return c D for each number of tasks: by chance some task of each epoch has more to do than any has on average.
+
+        D = o + t + ρ D + e √(ρ v D): the overhead, what the busiest task by its shards has to do on average, and what
+        chance adds to the busiest of k, e deviations as the largest of k normal draws. Rows come as they like, so that the
+        work of an epoch varies by v = (1 + SCV) / μ over its mean; and few rows are no normal draw, which adds (Cornish and
+        Fisher) t = (e² - 1) / 6 (1 + 2 SCV) / μ, exact for rows of one length and for exponential ones; less where a task
+        has no row in most epochs.
+
+        Args:
+            alone_s: c D without chance, c o / (1 - ρ).
+        """
+        free, c = 1.0 - load, self.station.costs.c
+        most = np.array([expected_most(int(one)) for one in k])
+        rows = load * alone_s / (c * self.row_s)
+        skewed_s = (
+            np.maximum(most**2 - 1.0, 0.0) / 6.0 * (1.0 + 2.0 * self.scv) * self.row_s * np.minimum(rows, 1.0)
+        )
+        chance = most * np.sqrt(load * (1.0 + self.scv) * self.row_s)
+        root = (chance + np.sqrt(chance**2 + 4.0 * free * (free * alone_s / c + skewed_s))) / (2.0 * free)
+        found: F64 = self.ratio * c * root**2
+        return found
 
 
 @dataclass(frozen=True)
@@ -79,10 +113,19 @@ class Demand:
 
     @property
     def fill(self) -> float:
-        """Share of a task of speed 1 that may be used: 1 - ε - 1 / (μ L), and what of ε may be used up; not above zero
-        where no task holds the bound."""
-        usable = 1.0 - self.margin * (1.0 - self.bear_ratio)
-        return usable - 1.0 / (self.service_per_s * self.bound_s)
+        """Share of a task of speed 1 that may be used: 1 - ε - 1 / (μ L), and what of ε may be used up; for a bound that is
+        hard to hold, or cannot be, as much as serves the load well."""
+        left = self._usable - 1.0 / (self.service_per_s * self.bound_s)
+        return max(left, LEAST_FILL * self._usable) if left > 0 else UNREACHED_FILL * self._usable
+
+    @property
+    def least_s(self) -> float:
+        """Mean latency of rows on a task that has next to nothing to do, its margin kept: no bound under it is held."""
+        return 1.0 / (self.service_per_s * self._usable)
+
+    @property
+    def _usable(self) -> float:
+        return 1.0 - self.margin * (1.0 - self.bear_ratio)
 
     def derive_clear_s(self, speed: float) -> float:
         """Return how long tasks of so much speed in all need for what waits; infinite where the load alone fills them."""
@@ -225,7 +268,10 @@ def derive_epochs(
     if executor.commit_s is None or executor.processing_s is None or not len(tasks.indexes):
         return None
     station = EpochStation(executor.epoch, np.zeros(1), arrival_per_s=forecast.expected_per_s)
-    found = Epochs(station, executor.processing_s + executor.commit_s)
+    mean_row_s = 1.0 / max(executor.service_per_s, 1e-9)
+    found = Epochs(
+        station, mean_row_s, max(executor.scv_service, 0.0), executor.processing_s + executor.commit_s
+    )
     said_s = found.predict_s(
         len(tasks.indexes), float(tasks.sum(forecast.expected_per_s * row_s).max(initial=0.0))
     )

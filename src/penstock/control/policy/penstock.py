@@ -33,7 +33,14 @@ from penstock.control.policy.sharing import BoundSplit
 from penstock.control.policy.shortening import Shortener
 from penstock.control.policy.shrinking import propose_within
 from penstock.control.policy.studying import Judging, Study, study
-from penstock.control.policy.telling import describe, describe_miss, explain, explain_calm, tell
+from penstock.control.policy.telling import (
+    describe,
+    describe_miss,
+    explain,
+    explain_calm,
+    explain_out_of_reach,
+    tell,
+)
 from penstock.control.policy.treating import (
     ADD,
     MOVE,
@@ -47,7 +54,7 @@ from penstock.control.policy.treating import (
     find_narrower,
     find_wider,
 )
-from penstock.control.policy.wording import count, in_ms, no_change, propose_waiting
+from penstock.control.policy.wording import count, no_change, propose_waiting
 from penstock.control.sla import SLA
 
 PATIENCE = 0.1
@@ -95,7 +102,7 @@ class PenstockPolicy:
     min_gain: float = 0.1
     actions_per_minute: int = 12
     idle_node_s: float = 60.0
-    split: BoundSplit = field(default_factory=lambda: BoundSplit(only_missed=True))
+    split: BoundSplit = field(default_factory=lambda: BoundSplit(only_missed=True, by_service=True))
     coarse: CoarseStep = field(default_factory=CoarseStep)
     name: str = "penstock"
     model: ClassVar[str] = "mm1"
@@ -191,7 +198,7 @@ class PenstockPolicy:
 
         What the load of any of them needs goes before what would clear a backlog sooner.
         """
-        ill = [not one.calm and one.demand.fill > 0 for one in studies]
+        ill = [not one.calm for one in studies]
         needed = [count_missing_for_load(one) if bad else 0 for one, bad in zip(studies, ill, strict=True)]
         wanted = [count_missing(one) if bad else 0 for one, bad in zip(studies, ill, strict=True)]
         findings = []
@@ -207,12 +214,6 @@ class PenstockPolicy:
     # -- one executor -------------------------------------------------------------------------------------------------
 
     def _treat(self, now: Estimate, one: Study, free: FreeCores, node_start_s: float) -> _Finding:
-        if one.demand.fill <= 0:
-            need = 1.0 / (one.demand.service_per_s * (1 - self.margin))
-            why = (
-                f"nothing can help: a row alone takes {in_ms(need)} of a bound of {in_ms(one.demand.bound_s)}"
-            )
-            return _Finding(one, why_not=why, stuck=True)
         if one.calm and one.late:
             return self._shorten(now, one, free)
         if one.calm:
@@ -260,7 +261,7 @@ class PenstockPolicy:
             return _Finding(one, why_not=why, lacking=more, stuck=True)
         if dealt is None:
             # A bound that nothing holds is no reason to keep cores that win nothing.
-            narrower = None if found.lacking else self._save(now, one, one.predicted_s).treatment
+            narrower = self._save(now, one, one.predicted_s).treatment if found.hopeless else None
             return _Finding(one, narrower, found.why_not, lacking=found.lacking, stuck=True)
         return _Finding(
             one, dealt, options=(Option(dealt.kind, dealt.predicted_s, dealt.cost_s, dealt.healthy),)
@@ -304,13 +305,11 @@ class PenstockPolicy:
         whole = Whole(now, sla)
         before_s = {found.study.name: found.study.predicted_s for found in findings}
         miss = describe_miss(derive_observed_s(now, sla), whole.predict_s(before_s), sla)
-        told = (
-            treated
-            or [found for found in findings if found.told]
-            or self._choose_calm(now, limits, findings, miss)
-        )
+        ill = sorted((found for found in findings if found.told), key=lambda one: one.study.name)
+        told = treated or ill or self._choose_calm(now, limits, findings, miss)
         symptom = "; ".join(describe(found.study, sla) for found in told)
         symptom = f"{miss}: {symptom}" if miss else symptom
+        out_of_reach = explain_out_of_reach(whole, [found.study for found in findings], sla)
         options = whole.derive_options(before_s, ((found.study.name, found.options) for found in told))
         allowed = [f for f in treated if self._may_act(now.at_s, f.study.name, urgent=urgent)]
         if treated and not allowed:
@@ -322,7 +321,11 @@ class PenstockPolicy:
         plan = Plan({f.study.name: f.treatment.plan for f in treated if f.treatment}, add, release, shares)
         if plan.changes_nothing:
             why = "; ".join(found.why_not for found in told)
+            if out_of_reach:
+                symptom = f"{miss}: {out_of_reach}" if miss else out_of_reach
+                why = why if lacking else "nothing can help"
             return no_change(symptom, why, options, options[0].predicted_s)
+        symptom = f"{symptom}; {out_of_reach}" if out_of_reach else symptom
         actions = [tell(f.study, f.treatment) for f in treated if f.treatment]
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
@@ -339,9 +342,14 @@ class PenstockPolicy:
     def _choose_calm(
         self, now: Estimate, limits: Limits, findings: list[_Finding], miss: str
     ) -> list[_Finding]:
-        """Return what to tell where nothing is wrong with any executor: of the worst off where the bound is missed."""
+        """Return what to tell where nothing is wrong with any executor: of the worst off where the bound is missed, else of
+        the same one as ever."""
         if not miss:
-            return findings[:1]
+            calm = sorted(findings, key=lambda one: one.study.name)[:1]
+            return [
+                replace(one, why_not="the bound is held as a whole") if one.study.slow else one
+                for one in calm
+            ]
         worst = max(findings, key=lambda one: derive_measured_s(one.study) / one.study.bound.mean_s)
         held = sum(one.k for one in now.executors.values())
         why = self._shortener.explain_calm(worst.study.name)

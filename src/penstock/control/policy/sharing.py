@@ -7,10 +7,10 @@ equal; it is found by measuring them and shifting bound from the operator that d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.measure.observed import derive_executor_s, derive_observed_s
 from penstock.control.policy.ordering import derive_longest, derive_operators, derive_stations, derive_visits
 from penstock.control.sla import OPERATOR, SLA
@@ -40,6 +40,8 @@ class BoundSplit:
     """Smallest weight, as a share of an even one."""
     only_missed: bool = False
     """Whether a bound that is held end to end stays split as it is."""
+    by_service: bool = False
+    """Whether it is first split by what a row takes at least at each operator, and not evenly."""
     weights: dict[str, float] = field(default_factory=dict)
     _met: dict[str, int] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
@@ -55,7 +57,8 @@ class BoundSplit:
         operators = derive_operators(now)
         if sla.scope == OPERATOR:
             return dict.fromkeys(operators, 1.0)
-        self.weights = {name: self.weights.get(name, 1.0) for name in operators}
+        first = _derive_first(now, operators, self.least) if self.by_service and not self.weights else {}
+        self.weights = {name: self.weights.get(name, first.get(name, 1.0)) for name in operators}
         rates = {name: sum(now.executors[e].rate_per_s for e in found) for name, found in operators.items()}
         visits = derive_visits(operators, now.edges, rates)
         stations = derive_stations(operators, now.edges)
@@ -143,3 +146,19 @@ class BoundSplit:
             return False
         self.weights = {name: weight / mean for name, weight in then.items()}
         return True
+
+
+def _derive_first(now: Estimate, operators: Mapping[str, Sequence[str]], least: float) -> dict[str, float]:
+    """Return operator -> weight by what a row takes on an idle task, epochs included; the mean is 1, and none is under
+    `least`. Empty while not all are known."""
+    taken_s = {name: max(_row_s(now.executors[one]) for one in found) for name, found in operators.items()}
+    mean_s = sum(taken_s.values()) / max(len(taken_s), 1)
+    if not 0 < mean_s < math.inf:
+        return {}
+    return {name: max(one_s / mean_s, least) for name, one_s in taken_s.items()}
+
+
+def _row_s(executor: ExecutorEstimate) -> float:
+    by_epochs = executor.commit_s is not None
+    overhead_s = executor.epoch.c * (executor.epoch.o0_s + executor.epoch.o1_s) if by_epochs else 0.0
+    return overhead_s + (1.0 / executor.service_per_s if executor.service_per_s > 0 else math.inf)

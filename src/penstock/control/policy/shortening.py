@@ -15,7 +15,7 @@ import numpy as np
 from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.observed import derive_observed_s
 from penstock.control.measure.sample import F64
-from penstock.control.model.epoch import lower_convex_hull
+from penstock.control.model.epoch import largest_load_curve, lower_convex_hull
 from penstock.control.policy.lateness import LOOK_S, Late, Lateness, derive_measured_s
 from penstock.control.policy.lingering import Holding
 from penstock.control.policy.predicting import Whole
@@ -26,6 +26,8 @@ from penstock.control.sla import OPERATOR, SLA
 
 LEAST_GAIN = 0.1
 """Share of the latency that more tasks must be predicted to win: less is not seen among what chance does."""
+FAR = 1.25
+"""Times the bound from which on latency misses it by far."""
 TIE = 1e-3
 """How much latency that is not on the slowest path counts: of two paths as slow as each other both must get tasks."""
 
@@ -43,6 +45,8 @@ class Shortening:
     why_not: str = ""
     lacking: int = 0
     """Cores that would help and are not there."""
+    hopeless: bool = False
+    """Nothing helps, and the bound is missed by far: cores that win nothing are of no use."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Shortener:
     _lateness: Lateness = field(default_factory=Lateness)
     _unhelped: Holding = field(default_factory=Holding)
     """By key: bounds that more tasks brought no nearer."""
+    _undealt: Holding = field(default_factory=Holding)
+    """The same, of shards that were dealt anew to the tasks there were."""
     _groups: dict[str, _Group] = field(default_factory=dict)
     _wanted: dict[str, Shortening] = field(default_factory=dict)
     """Executor -> what is done about its epochs, of those that are late."""
@@ -143,10 +149,11 @@ class Shortener:
 
     def _decide(self, at_s: float, group: _Group, late: Late, usable: int, holding: Holding) -> None:
         unhelped = self._lateness.judge(group.key, group.studies, late)
-        for name in unhelped:
-            holding.note(name, at_s)
-            self._unhelped.note(group.key, at_s)
-        if not late.is_late or any(one.stuck or one.demand.fill <= 0 for one in group.studies):
+        for name in unhelped.names:
+            (self._unhelped if unhelped.added else self._undealt).note(group.key, at_s)
+            if unhelped.added:
+                holding.note(name, at_s)
+        if not late.is_late or any(one.stuck for one in group.studies):
             return
         if at_s < self._unhelped.until_s(group.key):
             found = tell_unhelped(group.studies, late, group.bound_s)
@@ -158,6 +165,7 @@ class Shortener:
                 group.bound_s,
                 lambda latency_s: height * group.predict(latency_s),
                 usable,
+                deals=at_s >= self._undealt.until_s(group.key),
             )
         names = found.more or [find_worst(group.studies, late).name]
         self._wanted |= dict.fromkeys(names, found)
@@ -180,10 +188,22 @@ def _group(sla: SLA, studies: Sequence[Study]) -> dict[str, list[Study]]:
 
 
 def find_shorter(
-    studies: Sequence[Study], late: Late, bound_s: float, predict: Predict, usable: int
+    studies: Sequence[Study],
+    late: Late,
+    bound_s: float,
+    predict: Predict,
+    usable: int,
+    *,
+    deals: bool = True,
 ) -> Shortening:
-    """Return the fewest tasks that are predicted to hold the bound with room, or at all; else say why there are none."""
+    """Return the fewest tasks that are predicted to hold the bound with room, or at all; else say why there are none.
+
+    Args:
+        deals: whether shards may be dealt anew to the tasks there are.
+    """
     curves = {one.name: _derive_curve_s(one, late.measured_s[one.name]) for one in studies}
+    for curve in curves.values() if not deals else ():
+        curve[1:2] = curve[0]
     enough_s = (1 - LEAST_GAIN) * late.latency_s
     wanted: list[Shortening] = []
     for limit_s in (LATE_ROOM * bound_s, bound_s):
@@ -193,9 +213,8 @@ def find_shorter(
         wanted += [found] if found is not None else []
     seen = _describe(studies, late, bound_s)
     if not wanted:
-        return Shortening(
-            {}, why_not=f"nothing can help: {seen}, and the model sees no number of tasks that does better"
-        )
+        why = f"nothing can help: {seen}, and the model sees no number of tasks that does better"
+        return Shortening({}, why_not=why, hopeless=late.latency_s > FAR * bound_s)
     needed = sum(wanted[-1].more.values())
     why = (
         f"nothing can help within the cores there are: {seen}; epochs short enough need {count(needed, 'more task')}"
@@ -206,9 +225,8 @@ def find_shorter(
 
 def tell_unhelped(studies: Sequence[Study], late: Late, bound_s: float) -> Shortening:
     """Say that more tasks were tried."""
-    return Shortening(
-        {}, why_not=f"nothing can help: {_describe(studies, late, bound_s)}, and more tasks did not help"
-    )
+    why = f"nothing can help: {_describe(studies, late, bound_s)}, and more tasks did not help"
+    return Shortening({}, why_not=why, hopeless=late.latency_s > FAR * bound_s)
 
 
 def find_worst(studies: Sequence[Study], late: Late) -> Study:
@@ -250,8 +268,9 @@ def _derive_curve_s(one: Study, measured_s: float) -> F64:
         return np.array([measured_s])
     most = max(int(np.count_nonzero(one.executor.task_of >= 0)), held)
     mean = max(float(one.tasks.speed.mean()), 1e-9)
-    total, heaviest = float(one.demand.load.sum()) / mean, float(one.demand.load.max(initial=0.0)) / mean
-    even_s = epochs.derive_curve_s(np.maximum(EVEN * total / np.arange(1, most + 1), heaviest))[held - 1 :]
+    load = one.demand.load / mean
+    even = np.maximum(EVEN * float(load.sum()) / np.arange(1, most + 1), largest_load_curve(load, most))
+    even_s = epochs.derive_curve_s(even)[held - 1 :]
     now_s = epochs.predict_s(held, float(one.tasks.sum(one.demand.load).max(initial=0.0)))
     if not 0 < now_s < math.inf:
         return np.array([measured_s])

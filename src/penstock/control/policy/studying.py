@@ -96,6 +96,11 @@ class Study:
         return self.executor.name
 
     @property
+    def slow(self) -> bool:
+        """Whether what the SLA bounds is over this executor's share of it, as measured."""
+        return self.bound.measured_s is not None and self.bound.measured_s > self.bound.latency_s
+
+    @property
     def calm(self) -> bool:
         return not (self.severe or self.rising or self.strayed)
 

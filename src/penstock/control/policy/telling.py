@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from penstock.control.policy.negotiation import FreeCores
 from penstock.control.policy.outlook import derive_row_s
+from penstock.control.policy.predicting import Whole
 from penstock.control.policy.studying import Study
 from penstock.control.policy.treating import MOVE, Treatment
 from penstock.control.policy.wording import count, describe_moves, in_ms, name_measure
 from penstock.control.sla import SLA
+
+SLOWEST_NAMED = 4
+"""Executors that are named for their rows, at most."""
 
 
 def describe(one: Study, sla: SLA) -> str:
@@ -37,8 +43,8 @@ def _describe_state(one: Study) -> str:
         return "in trouble (its epochs take too long)"
     if one.stuck:
         return "in trouble (one shard is too much for a task)"
-    if one.bound.measured_s is not None and one.bound.measured_s > one.bound.latency_s:
-        return f"slow ({in_ms(one.bound.measured_s)})"
+    if one.slow:
+        return f"slow ({in_ms(one.bound.measured_s or 0.0)})"
     return "healthy"
 
 
@@ -50,6 +56,21 @@ def describe_miss(observed_s: float | None, predicted_s: float, sla: SLA) -> str
     if observed_s is None and predicted_s > sla.latency:
         return f"{name_measure(sla)} {in_ms(predicted_s)} predicted, {bound}"
     return ""
+
+
+def explain_out_of_reach(whole: Whole, studies: Sequence[Study], sla: SLA) -> str:
+    """Return by how much no number of tasks holds a bound, and which one could be held; empty where some number may."""
+    least_s = whole.predict_s({one.name: one.demand.least_s for one in studies})
+    if least_s <= sla.latency:
+        return ""
+    named = sorted(studies, key=lambda one: (-one.demand.least_s, one.name))[:SLOWEST_NAMED]
+    each = ", ".join(
+        f"{in_ms(one.demand.least_s)} in {one.name}" for one in sorted(named, key=lambda one: one.name)
+    )
+    return (
+        f"no number of tasks holds a bound of {in_ms(sla.latency)}: a row takes {each} even where none waits; ask for more"
+        f" than {in_ms(least_s)}"
+    )
 
 
 def explain_calm(held: int, usable: int, why: str) -> str:
@@ -77,19 +98,22 @@ def explain(one: Study, free: FreeCores) -> str:
     expected = load if not one.hot.any() else one.forecast.expected_per_s * derive_row_s(one.executor)
     total = max(float(load.sum()), 1e-12)
     tasks, speed = len(one.tasks.indexes) + free.usable, float(one.tasks.speed.mean())
-    whole = one.demand.fill * one.tasks.fastest
-    if float(np.minimum(load, whole).sum()) > one.demand.fill * speed * tasks:
-        return (
-            f"nothing can help within the cores there are: {one.forecast.total_per_s:.0f} rows/s need"
-            f" {np.ceil(total / max(one.demand.fill * speed, 1e-9)):.0f} tasks and there are {tasks}"
-        )
-    hottest = int(expected.argmax())
+    whole, hottest = one.demand.fill * one.tasks.fastest, int(expected.argmax())
+    hot = ""
     if one.hot.any() or load[hottest] > whole:
         share = expected[hottest] / max(float(expected.sum()), 1e-12)
-        return (
-            f"nothing can help: one shard, which no move can divide, is {share:.0%} of the load:"
-            f" shard {hottest} of {one.name}"
+        hot = (
+            f"one shard, which no move can divide, is {share:.0%} of the load: shard {hottest} of {one.name}"
         )
+    if float(np.minimum(load, whole).sum()) > one.demand.fill * speed * tasks:
+        short = (
+            f"nothing can help within the cores there are: {one.forecast.total_per_s:.0f} rows/s need"
+            f" {np.ceil(total / max(one.demand.fill * speed, 1e-9)):.0f} tasks, and {one.name} has"
+            f" {len(one.tasks.indexes)} and can have {free.usable} more"
+        )
+        return f"{short}; and {hot}" if hot else short
+    if hot:
+        return f"nothing can help: {hot}"
     clear_s = one.demand.derive_clear_s(tasks * speed)
     if one.demand.waiting_s.any() and not free.usable:
         return f"every core is at work on what waits, which takes {_in_s(clear_s)} more"

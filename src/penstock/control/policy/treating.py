@@ -29,7 +29,7 @@ EVEN = 1.05
 ROOM = 0.92
 """How full a task may be after a treatment, as a share of what is healthy: not every small change asks for the next."""
 UNEVEN = 1.5
-LATE_ROOM, SPARE_ROOM = 0.8, 0.6
+LATE_ROOM, SPARE_ROOM = 0.7, 0.6
 """Share of the bound that epochs may take where cores are added for their sake, and where cores are given back."""
 LEAST_KEPT = 0.75
 """Share of the tasks that is kept at once where rows are taken by epochs: how much longer fewer make them is measured."""
@@ -118,7 +118,7 @@ def find_narrower(one: Study, spare: float, limit_s: float | None = None) -> Tre
     Args:
         limit_s: latency that epochs may lead to; None: what leaves room under the bound.
     """
-    stepwise, limit_s = limit_s is None, SPARE_ROOM * one.bound.mean_s if limit_s is None else limit_s
+    limit_s = SPARE_ROOM * one.bound.mean_s if limit_s is None else limit_s
     load = one.demand.load
     held = max(one.forecast.held_per_s, one.forecast.ahead_per_s) / max(one.forecast.total_per_s, 1e-12)
     most = replace(
@@ -129,7 +129,7 @@ def find_narrower(one: Study, spare: float, limit_s: float | None = None) -> Tre
         most = replace(most, load=np.where(one.hot, np.minimum(most.load, whole), most.load))
     size, mean = len(one.tasks.indexes), float(one.tasks.speed.mean())
     least = max(math.ceil(most.derive_speed() / max(mean, 1e-9) - 1e-9), 1)
-    if most.epochs is not None and stepwise:
+    if most.epochs is not None:
         least = max(least, min(math.ceil(LEAST_KEPT * size), size - 1))
     for wanted in range(least, size):
         cores = _fewer(one, size - wanted)

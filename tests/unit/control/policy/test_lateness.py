@@ -9,7 +9,7 @@ from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.sample import F64
 from penstock.control.policy.forecasting import Forecaster
-from penstock.control.policy.lateness import Late, Lateness
+from penstock.control.policy.lateness import Late, Lateness, Unhelped
 from penstock.control.policy.outlook import Bound
 from penstock.control.policy.shortening import find_shorter
 from penstock.control.policy.studying import Judging, Study, study
@@ -64,17 +64,17 @@ def test_what_was_late_a_while_ago_is_not_late_now() -> None:
 
 
 def test_tasks_that_lowered_latency_helped_and_others_did_not() -> None:
-    for after_s, unhelped in ((0.97, frozenset[str]()), (1.36, frozenset({"op"}))):
+    for after_s, unhelped in ((0.97, Unhelped()), (1.36, Unhelped(frozenset({"op"}), added=True))):
         looking, before, then = Looking(), make_study(4), make_study(6)
         assert looking.see(before, [1.36] * 20) is not None
         looking.lateness.widen("op", frozenset({"op"}), [before], 1.36, 0.8)
         found = looking.see(then, [after_s] * 20)
         assert found is not None and looking.lateness.judge("op", [then], found) == unhelped
-        assert looking.lateness.judge("op", [then], found) == frozenset(), "it is told once"
+        assert looking.lateness.judge("op", [then], found) == Unhelped(), "it is told once"
 
 
 def test_a_plan_that_did_not_happen_leaves_what_was_promised_of_others() -> None:
-    for dealt, unhelped in ((True, frozenset({"op"})), (False, frozenset[str]())):
+    for dealt, unhelped in ((True, Unhelped(frozenset({"op"}), added=True)), (False, Unhelped())):
         looking, before, then = Looking(), make_study(4), make_study(6)
         looking.see(before, [1.36] * 20)
         looking.lateness.widen("op", frozenset({"op"}), [before], 1.36, 0.8)
@@ -108,7 +108,7 @@ def test_what_grows_with_the_load_is_not_blamed_on_tasks() -> None:
     looking.see(before, [1.36] * 20)
     looking.lateness.widen("op", frozenset({"op"}), [before], 1.36, 0.8)
     found = looking.see(then, [1.4] * 20)
-    assert found is not None and not looking.lateness.judge("op", [then], found)
+    assert found is not None and looking.lateness.judge("op", [then], found) == Unhelped()
 
 
 def predict(latency_s: dict[str, float]) -> float:
@@ -124,6 +124,19 @@ def test_shards_are_dealt_evenly_before_tasks_are_added() -> None:
     late = Late(1.1, {"op": 1.1}, {"op": 0.9}, True)
     assert find_shorter([uneven], late, 1.0, predict, 40).more == {"op": 0}
     assert find_shorter([one], late, 1.0, predict, 40).more["op"] > 0
+
+
+def test_shards_dealt_anew_in_vain_do_not_keep_tasks_from_being_added() -> None:
+    looking, before, then = Looking(), make_study(4), make_study(4)
+    looking.see(before, [1.36] * 20)
+    looking.lateness.widen("op", frozenset({"op"}), [before], 1.36, 1.1)
+    task_of = then.executor.task_of.copy()
+    task_of[:2] = task_of[1::-1]
+    then = replace(then, executor=replace(then.executor, task_of=task_of))
+    found = looking.see(then, [1.36] * 20)
+    assert found is not None
+    assert looking.lateness.judge("op", [then], found) == Unhelped(frozenset({"op"}), added=False)
+    assert find_shorter([then], found, 1.0, predict, 40, deals=False).more["op"] > 0
 
 
 def test_a_diagnosis_says_what_was_compared() -> None:

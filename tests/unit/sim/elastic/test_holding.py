@@ -167,14 +167,14 @@ def test_chance_alone_is_no_reason_to_act_in_ten_hours(what: str) -> None:
 
 
 def test_epochs_too_long_for_the_bound_are_diagnosed_and_are_no_storm() -> None:
-    loop = Loop("penstock", 2000.0, 9, 200.0, 300.0, 1.0, SLA(0.1, 1.0, scope=OPERATOR), EpochTiming(),
+    loop = Loop("penstock", 2000.0, 9, 600.0, 300.0, 1.0, SLA(0.1, 1.0, scope=OPERATOR), EpochTiming(),
                 np.ones(SHARDS), 32)  # fmt: skip
-    assert len(loop.run(200.0)) <= 3
+    assert len(loop.run(200.0)) <= 4 and len(loop.run(600.0)) <= 3, "less and less is tried"
     last = loop.journal.decisions()[-1]
     assert "in trouble" in str(last) and "of a bound of 100 ms" in str(last)
     said = re.search(r"nothing can help: (\d+) ms are measured and (\d+) ms were predicted of op", str(last))
-    assert said is not None and float(said[1]) > 100, "what is late is the latency, and no epoch by itself"
-    assert "the model sees no number of tasks that does better" in str(last)
+    assert said is not None and float(said[1]) >= 100, "what is late is the latency, and no epoch by itself"
+    assert "that does better" in str(last) or "more tasks did not help" in str(last)
 
 
 @pytest.fixture(scope="module")
