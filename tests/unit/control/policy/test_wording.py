@@ -20,7 +20,7 @@ from penstock.control.policy.wording import in_ms
         (0.0035, "3.5 ms"),
         (0.084, "84 ms"),
         (10.0, "10000 ms"),
-        (12.54, "12.5 s"),
+        (125.4, "125 s"),
         (5e8, "500,000,000 s"),
         (math.inf, "unbounded"),
     ],
