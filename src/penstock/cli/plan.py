@@ -60,7 +60,7 @@ def run_plan(
 def describe_model(operators: list[OperatorRate], measured: bool) -> str:
     """Say which model the predictions of the table are of."""
     told = f"what the table predicts is by {name_model(operators)}"
-    return f"{told}; errors above are of the models that policies decided by, not of it" if measured else told
+    return f"{told}; errors above, if any, are of the models that policies decided by" if measured else told
 
 
 def describe_balance(operators: list[OperatorRate]) -> str:
