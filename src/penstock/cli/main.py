@@ -127,7 +127,8 @@ def plan(
     operator: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME:RATE:SERVICE, rows a second that arrive and that one core serves; may be repeated"
+            help="NAME:RATE:SERVICE[:VISITS], rows a second that arrive, rows a second that one core serves, and rows that "
+            "reach the operator for each input row (1 by default); may be repeated"
         ),
     ] = None,
     latency: Annotated[float, typer.Option(help="bound in seconds")] = 1.0,
@@ -143,14 +144,15 @@ def plan(
         str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
     ] = None,
 ) -> None:
-    """Say how many cores and nodes a latency bound takes, at 1, 1.5 and 10 times the load."""
+    """Say how many cores and nodes a latency bound takes, at 1, 1.5 and 10 times the load; exit code 1 if it cannot be held
+    at the load there is."""
     from penstock.cli.output import one_line_errors
     from penstock.cli.plan import run_plan
     from penstock.topology.sla import MEAN, SLA
 
     with one_line_errors():
         sla = SLA(latency, quantile=MEAN if quantile is None else quantile, scope=scope)
-    run_plan(checkpoint, operator or [], sla, cores_per_node, timeout, json)
+    raise typer.Exit(run_plan(checkpoint, operator or [], sla, cores_per_node, timeout, json))
 
 
 @app.command("import")

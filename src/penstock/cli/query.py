@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from penstock.cli.output import FOUND, USAGE, answer, check_writable, end_with, one_line_errors
+from penstock.cli.output import FOUND, USAGE, ago, answer, check_writable, end_with, one_line_errors
 from penstock.dataplane.disk import PosixDisk, check_scheme
-from penstock.dataplane.inspecting import is_checkpoint
+from penstock.dataplane.inspecting import is_checkpoint, read_holder
 from penstock.dataplane.requests import Request, ask
 from penstock.errors import CheckpointError, DeclarationError
 from penstock.topology.sla import END_TO_END, MEAN, OPERATOR, SLA
@@ -237,11 +237,14 @@ def checkpoint_folder(checkpoint: Path) -> str:
     """Return the folder that requests go to.
 
     Raises:
-        CheckpointError: it is no checkpoint.
+        CheckpointError: it is no checkpoint, or its query was stopped and answers nobody.
     """
     folder = check_scheme(str(checkpoint))
     if not is_checkpoint(PosixDisk(), folder):
         raise CheckpointError(
             f"{folder} is no checkpoint of Penstock; give the folder of checkpointLocation."
         )
+    holder = read_holder(PosixDisk(), folder, time.time())
+    if holder.is_stopped:
+        raise CheckpointError(f"the query on {folder} was stopped {ago(holder.beat)}; start it again first.")
     return folder

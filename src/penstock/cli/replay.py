@@ -11,7 +11,7 @@ from rich.table import Table
 from penstock.cli.output import FOUND, USAGE, answer, check_writable, end_with, one_line_errors
 from penstock.control.apply.codec import JournalError
 from penstock.control.apply.journal import read_entries
-from penstock.control.policy.registry import make_policy
+from penstock.control.policy.registry import is_registered, make_policy
 from penstock.control.replay import Replay, Tally, replay, replay_as_recorded
 from penstock.words import counted, in_local_time
 
@@ -25,10 +25,14 @@ def run_replay(journal: Path, policy: str | None, json: str | None) -> int:
             if not entries:
                 end_with(f"{journal} holds no decision.", USAGE)
             found = (
-                replay(entries, make_policy(policy)) if policy else replay_as_recorded(entries, make_policy)
+                replay(entries, make_policy(policy))
+                if policy
+                else replay_as_recorded(entries, make_policy, is_registered)
             )
         except JournalError as error:
             end_with(f"{journal}: {error} It must be a file that a query's option `journal` wrote.", USAGE)
+        if found.unregistered and not found.by_policy:
+            end_with(f"{journal}: {_explain_unregistered(found)}", USAGE)
         answer(found, json, lambda console: _show(console, found))
     return FOUND if found.differences else 0
 
@@ -59,6 +63,17 @@ def _show(console: Console, found: Replay) -> None:
             highlight=False,
             markup=False,
         )
+    if found.unregistered:
+        console.print(_explain_unregistered(found), highlight=False, markup=False)
+
+
+def _explain_unregistered(found: Replay) -> str:
+    """Say which turns were left out, and how to have them decided again."""
+    told = ", ".join(f"{counted(turns, 'turn')} of '{name}'" for name, turns in found.unregistered.items())
+    return (
+        f"Skipped are {told}: no such policy is registered here. Call penstock.cli.main.app from a program that imports "
+        "the module that registers it (docs/policies.md)."
+    )
 
 
 def _count(one: Tally) -> str:

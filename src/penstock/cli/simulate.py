@@ -13,7 +13,13 @@ import typer
 from rich.console import Console
 
 from penstock.cli.output import answer, check_writable, one_line_errors, plain
-from penstock.cli.simulate_view import check_plots, comparison_table, write_html, write_plots
+from penstock.cli.simulate_view import (
+    check_plots,
+    comparison_table,
+    make_plot_folder,
+    write_html,
+    write_plots,
+)
 from penstock.control.policy.registry import make_policy, make_policy_for
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
@@ -67,6 +73,8 @@ def run_simulate(
         check_span(hours, first.interval_s)
         contenders = [derive_contender(text, first.sla) for text in policies]
         refuse_twice("--policy", [one.name for one in contenders])
+        if plots is not None:
+            make_plot_folder(plots)
         cases = chain([first], map(make, numbers[1:]))
         results = compare(cases, contenders, lambda what: typer.echo(what, err=True))
         title = f"{workload}, {hours:g} simulated hours, {counted(len(numbers), 'seed')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as markup
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,8 +65,24 @@ def check_plots() -> None:
         )
 
 
+def make_plot_folder(folder: Path) -> None:
+    """Make the folder that plots go to, before what they are of has taken its time.
+
+    Raises:
+        DeclarationError: it is a file, or cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise DeclarationError(f"--plots {folder} is a file; name a folder.") from None
+    except OSError as error:
+        raise DeclarationError(f"--plots {folder} cannot be made: {error.strerror}.") from error
+    if not os.access(folder, os.W_OK):
+        raise DeclarationError(f"--plots {folder} cannot be written to: permission denied.")
+
+
 def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Write PNG plots: success against tasks, and each run of the first seed over time.
+    """Write PNG plots to a folder that is there: success against tasks, and each run of the first seed over time.
 
     Raises:
         DeclarationError: matplotlib is not installed.
@@ -73,7 +90,6 @@ def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
     check_plots()
     from matplotlib.figure import Figure
 
-    folder.mkdir(parents=True, exist_ok=True)
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     for one in summarise(results):

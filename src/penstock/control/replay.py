@@ -7,9 +7,10 @@ decided may change in the middle of a run: each stretch is decided by its own po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -68,6 +69,8 @@ class Replay:
     policy that remembers earlier turns may decide otherwise without them."""
     by_policy: tuple[Tally, ...] = ()
     """In the order in which each was first asked."""
+    unregistered: Mapping[str, int] = field(default_factory=dict)
+    """Policies that are not there, and how many turns each decided; nobody was asked at those."""
 
 
 def replay(entries: Iterable[Entry], policy: Policy) -> Replay:
@@ -79,16 +82,22 @@ def replay(entries: Iterable[Entry], policy: Policy) -> Replay:
     return found.take_all(entries, lambda decision: policy.name)
 
 
-def replay_as_recorded(entries: Iterable[Entry], make: Callable[[str], Policy]) -> Replay:
+def replay_as_recorded(
+    entries: Iterable[Entry],
+    make: Callable[[str], Policy],
+    is_there: Callable[[str], bool] = lambda name: True,
+) -> Replay:
     """Ask the recorded policies again, each at its own turns. One begins anew, as on the query, where another one or
     another bound begins to be held.
 
     Args:
         make: makes a policy of its name, with its options behind it.
+        is_there: whether it can; turns of other policies are counted and left out.
     """
     found = _Replaying(
         lambda entry, sla: (entry.run, name_policy(entry.decision), sla),
         lambda decision: make(name_policy(decision)),
+        is_there,
     )
     return found.take_all(entries, name_policy)
 
@@ -104,20 +113,29 @@ class _Replaying:
     Args:
         key_of: what is the same at two turns in a row that one policy decided with all that it remembered.
         make: makes a policy that remembers nothing.
+        is_there: whether there is a policy of a name.
     """
 
     def __init__(
-        self, key_of: Callable[[Entry, SLA], tuple[object, ...]], make: Callable[[Decision], Policy]
+        self,
+        key_of: Callable[[Entry, SLA], tuple[object, ...]],
+        make: Callable[[Decision], Policy],
+        is_there: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        self._key_of, self._make = key_of, make
+        self._key_of, self._make, self._is_there = key_of, make, is_there
         self._key: tuple[object, ...] | None = None
         self._policy: Policy | None = None
 
     def take_all(self, entries: Iterable[Entry], name_of: Callable[[Decision], str]) -> Replay:
         told: dict[str, _Told] = {}
         differences: list[Difference] = []
+        unregistered: Counter[str] = Counter()
         for entry in entries:
             name = name_of(entry.decision)
+            if not self._is_there(name):
+                unregistered[name] += entry.decision.count
+                self._key = None  # whoever is held after this stretch begins anew
+                continue
             found = told.setdefault(name, _Told(name)).take(entry, self._policy_for)
             differences += [found] if found is not None else []
         return Replay(
@@ -129,6 +147,7 @@ class _Replaying:
             tuple(differences),
             sum(one.missing_turns for one in told.values()),
             tuple(one.derive_tally() for one in told.values()),
+            unregistered,
         )
 
     def _policy_for(self, entry: Entry, sla: SLA) -> Policy:

@@ -41,6 +41,11 @@ class Holder:
     released: bool
     alive: bool
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it gave the checkpoint back, and nobody has claimed it since."""
+        return self.released and self.claim is not None and self.claim.generation == self.generation
+
     def __str__(self) -> str:
         if self.claim is None:
             return "nobody"

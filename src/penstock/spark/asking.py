@@ -149,9 +149,10 @@ class Asking(ABC):
     def _check_operator(self, name: str, executors: bool = False) -> None:
         if self._shell is None:
             return
-        there = list(self._shell.engine.program.stages)
-        if name not in there and not (executors and operator_of(str(name)) in there):
+        stages = self._shell.engine.program.stages
+        if name not in stages and not (executors and operator_of(str(name)) in stages):
+            there = [one for one, spec in stages.items() if spec.kind == "operator"]
             raise DeclarationError(
                 f"query {self.name or self.id} has no operator {name!r}{nearest(str(name), there)}; it has "
-                f"{', '.join(there)}."
+                f"{', '.join(there) or 'none'}."
             )

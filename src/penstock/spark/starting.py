@@ -62,7 +62,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         check_sink(one, checkpoint)
     if declared.sla is not None:
         # What is wrong with it is said before anything runs.
-        make_policy_for(declared.sla, declared.policy or DEFAULT)
+        make_policy_for(declared.sla, declared.policy or DEFAULT, **declared.policy_options)
     settings = Settings(**_settings_of(declared))
     declared = declared.with_root(with_imported(declared.root, PosixDisk(), checkpoint))
     program = compile_program(
@@ -141,7 +141,7 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     query.elasticity.every_s = CONTROL_SECONDS.of(declared.options)
     query.elasticity.max_nodes = MAX_NODES.of(declared.options)
     if declared.sla is not None:
-        query.elasticity.hold(declared.sla, declared.policy or DEFAULT)
+        query.elasticity.hold(declared.sla, declared.policy or DEFAULT, **declared.policy_options)
     query._begin()
     return query
 

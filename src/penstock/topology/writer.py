@@ -56,6 +56,7 @@ class Declared:
     """Further sinks; the name of each is what tells them apart."""
     sla: SLA | None = None
     policy: str | None = None
+    policy_options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def root(self) -> Node:
@@ -93,6 +94,7 @@ class StreamWriter:
         self._also: dict[str, StreamWriter] = {}
         self._sla: SLA | None = None
         self._policy: str | None = None
+        self._policy_options: dict[str, Any] = {}
 
     def also(self, name: str, writer: StreamWriter) -> StreamWriter:
         """Give the query a further sink: another stream of the same topology, such as the dead letters of an operator.
@@ -133,19 +135,25 @@ class StreamWriter:
         options = [name for name in self._options if OPTIONS[name].sink is None]
         return [*options, *(name for name, given in parts.items() if given)]
 
-    def sla(self, sla: SLA, policy: str = "penstock") -> StreamWriter:
+    def sla(self, sla: SLA, policy: str = "penstock", **options: Any) -> StreamWriter:
         """Hold a latency bound while the query runs: shards move, cores and nodes come and go as it takes.
 
         Args:
             sla: the bound.
-            policy: by which it is held; "advise" says what the default one would do, and does nothing.
+            policy: by which it is held; "advise" says what the default one would do, and does nothing. Options may stand
+                behind it, as in "drs:k_max=8".
+            options: of the policy; the start checks whether there is such a policy, and what its options may be.
 
         Raises:
-            DeclarationError: it is no `SLA`.
+            DeclarationError: it is no `SLA`, or the policy is not named by text.
         """
         if not isinstance(sla, SLA):
             raise DeclarationError(f"sla(...) takes penstock.SLA(latency=...), not {sla!r}.")
-        self._sla, self._policy = sla, str(policy)
+        if not isinstance(policy, str) or not policy:
+            raise DeclarationError(
+                f"sla(...): a policy is named by text, such as 'penstock' or 'drs:k_max=8', not {policy!r}."
+            )
+        self._sla, self._policy, self._policy_options = sla, policy, options
         return self
 
     def queryName(self, queryName: str) -> StreamWriter:
@@ -321,6 +329,7 @@ class StreamWriter:
             further,
             self._sla,
             self._policy,
+            dict(self._policy_options),
         )
         self._check_trigger(declared.root)
         _check_folders(declared)

@@ -14,7 +14,10 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli import query as command
 from penstock.cli.main import app
+from penstock.dataplane import recordlog
 from penstock.dataplane.disk import PosixDisk
+from penstock.dataplane.opening import this_process
+from penstock.dataplane.recordlog import Heartbeat
 from penstock.dataplane.requests import Answer, Desk, Request
 from penstock.errors import PlanError
 
@@ -129,6 +132,22 @@ def test_a_folder_that_is_no_checkpoint_and_one_that_nobody_runs_on_are_told_apa
     monkeypatch.setattr(command, "is_checkpoint", lambda disk, folder: False)
     ran = penstock("pause", tmp_path)
     assert ran.exit_code == 2 and "no checkpoint of Penstock" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("claimed", "says"), [(1, "was stopped 0 s ago; start it again"), (2, "no query that")]
+)
+def test_that_a_query_was_stopped_is_said_at_once_unless_another_driver_has_the_checkpoint(
+    tmp_path: Path, claimed: int, says: str
+) -> None:
+    disk, folder = PosixDisk(), str(tmp_path)
+    disk.make_dirs(f"{folder}/drivers")
+    first = recordlog.claim_generation(disk, folder, this_process())
+    recordlog.write_heartbeat(disk, folder, Heartbeat(first, time.time(), released=True))
+    if claimed > 1:
+        recordlog.claim_generation(disk, folder, this_process())
+    ran = penstock("pause", tmp_path, "--timeout", 0.1)
+    assert ran.exit_code == 2 and says in ran.stderr, ran.output
 
 
 LONG = (

@@ -171,3 +171,19 @@ def test_a_policy_is_written_with_its_options_as_in_a_simulation(journal: Path) 
     assert wrong.exit_code == 2 and "streamswitch: margin must be a number" in wrong.stderr
     unknown = penstock(journal, "--policy", "gather:ovr=1")
     assert unknown.exit_code == 2 and "no option 'ovr'; did you mean 'over'" in unknown.stderr
+
+
+def test_turns_of_a_policy_that_is_not_registered_are_skipped_with_what_to_do(journal: Path) -> None:
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        line["decision"].update(policy="theirs", stated="theirs:over=1", run="b")
+    with journal.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    ran = penstock(journal)
+    said = " ".join(ran.stdout.split())
+    assert ran.exit_code == 0 and "gather: 2 decided again, 0 differ" in said, ran.output
+    assert "Skipped are 6 turns of 'theirs:over=1'" in said and "imports the module that registers it" in said
+    assert json.loads(penstock(journal, "--json", "-").stdout)["unregistered"] == {"theirs:over=1": 6}
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = penstock(journal)
+    assert ran.exit_code == 2 and "penstock.cli.main.app" in ran.stderr, "nothing was decided again"

@@ -74,6 +74,21 @@ def test_plots_are_written_or_the_extra_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "says"),
+    [("file", "is a file; name a folder"), ("file/plots", "cannot be made: Not a directory")],
+)
+def test_a_folder_for_plots_that_cannot_be_one_is_refused_before_anything_is_simulated(
+    path: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("penstock.cli.simulate.check_plots", lambda: None)
+    monkeypatch.setattr("penstock.cli.simulate.compare", lambda *rest: pytest.fail("it was simulated"))
+    result = CliRunner().invoke(app, [*SHORT, "--plots", str(tmp_path / path)])
+    assert result.exit_code == 2 and says in result.stderr, result.output
+    assert len(result.stderr.strip().splitlines()) == 1 and isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("static_x", "write static_8"),

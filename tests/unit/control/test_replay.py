@@ -209,6 +209,21 @@ def test_a_policy_held_again_or_with_another_bound_remembers_nothing() -> None:
 
 
 @pytest.mark.usefixtures("third")
+def test_turns_of_a_policy_that_is_not_there_are_counted_and_left_out() -> None:
+    made: list[str] = []
+
+    def make(text: str) -> Policy:
+        made.append(text)
+        return make_policy(text)
+
+    holds = [("third", 0.5), ("static", 0.5), ("third", 0.5)]
+    found = replay_as_recorded(read_entries(record_holding(holds)), make, lambda name: name != "static")
+    assert made == ["third", "third"], "it begins anew after the stretch that is left out"
+    assert found.unregistered == {"static": 12} and not found.differences
+    assert [one.policy for one in found.by_policy] == ["third"]
+
+
+@pytest.mark.usefixtures("third")
 def test_a_journal_without_options_is_decided_by_names() -> None:
     entries = read_entries(record_holding(HOLDS))
     older = [replace(entry, decision=replace(entry.decision, stated="")) for entry in entries]

@@ -20,7 +20,8 @@ from penstock.spark.sinks import check_sink
 
 def handle() -> Query:
     query = Query("counts")
-    stages = {"clicks": None, "per_user": None, "sink": None}
+    kinds = {"clicks": "source", "per_user": "operator", "per_day": "operator", "sink": "sink"}
+    stages = {name: SimpleNamespace(kind=kind) for name, kind in kinds.items()}
     query._shell = SimpleNamespace(engine=SimpleNamespace(program=SimpleNamespace(stages=stages)))  # type: ignore[assignment]
     return query
 
@@ -28,7 +29,7 @@ def handle() -> Query:
 @pytest.mark.parametrize("ask", [Query.latency, Query.digests])
 def test_an_operator_that_is_not_there_is_named_with_those_that_are(ask: Any) -> None:
     said = (
-        r"query counts has no operator 'per_usr' \(did you mean 'per_user'\?\); it has clicks, per_user, sink"
+        r"query counts has no operator 'per_usr' \(did you mean 'per_user'\?\); it has per_user, per_day\.$"
     )
     with pytest.raises(DeclarationError, match=said):
         ask(handle(), "per_usr")

@@ -229,3 +229,14 @@ def test_two_sinks_do_not_write_to_one_folder() -> None:
     first = files("/out").option("checkpointLocation", "/c")
     with pytest.raises(DeclarationError, match=r"to the folder /out; give also\('more', ...\) another path"):
         first.also("more", files("/out/")).declare()
+
+
+@pytest.mark.parametrize("policy", [3, None, "", penstock.SLA(0.5)])
+def test_a_policy_that_is_not_named_by_text_is_refused_where_it_is_given(policy: Any) -> None:
+    with pytest.raises(DeclarationError, match="a policy is named by text, such as 'penstock'"):
+        writer(5).sla(penstock.SLA(0.5), policy)
+
+
+def test_options_of_a_policy_are_given_beside_it() -> None:
+    declared = writer(5).format("noop").sla(penstock.SLA(1.0), "drs", t_min_s=0.8, k_max=4).declare()
+    assert (declared.policy, declared.policy_options) == ("drs", {"t_min_s": 0.8, "k_max": 4})

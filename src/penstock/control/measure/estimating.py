@@ -145,7 +145,7 @@ class Measurer:
         self._speeds.update(known.sample, sample)
         known.take(at_s, sample, speeds, self._inherit(known, sample), missed_s, self._fit)
         if known.service.service_per_s is None and sample.arrived.any():
-            return f"no row of {name} has been completed yet"
+            return _explain_unserved(name, sample)
         return None
 
     def _miss(self, name: str, at_s: float, reason: str) -> list[str]:
@@ -202,6 +202,13 @@ class Measurer:
         if faulty:
             return self._estimate.nodes if self._estimate is not None else {}
         return estimate_nodes(sample.nodes, self.settings.idle, speeds)
+
+
+def _explain_unserved(name: str, sample: ExecutorSample) -> str:
+    """Say why there is no service rate: nothing comes any more, or nothing is done of what came."""
+    if sample.completed.sum() >= sample.arrived.sum():
+        return f"no row of {name} has come lately"
+    return f"no row of {name} has been completed yet"
 
 
 def _number(value: float | None) -> float | None:

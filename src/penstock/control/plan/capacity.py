@@ -1,7 +1,7 @@
 """How many cores and nodes a latency bound takes, at what the load is now and at multiples of it. Formulas only.
 
 M/M/k or GI/G/k for each operator, MinProcessors of DRS for the whole (drs.txt, IV). It says what a perfectly balanced
-operator needs; skew and epochs come on top, which is why a margin is kept.
+operator needs; skew and epochs come on top, which is why a margin is kept. A shard that is too hot for one core is named.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.model.allocation import UNBOUNDED, Station, lowest_latency_s, min_processors
 from penstock.control.model.jackson import derive_network, solve_traffic
 from penstock.control.model.queues import ModelError
@@ -36,6 +36,12 @@ class OperatorRate:
     scv_arrival: float = 1.0
     scv_service: float = 1.0
     shards: int | None = None
+    hottest_ratio: float = 0.0
+    """Share of its load that its hottest shard has; 0 where that is not known."""
+
+    def hottest_cores(self, factor: float = 1.0) -> float:
+        """Return the cores that its hottest shard keeps busy alone, at a multiple of the load."""
+        return factor * self.rate_per_s * self.hottest_ratio / self.service_per_s
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,15 @@ def derive_rates(now: Estimate) -> list[OperatorRate]:
             one.scv_arrival,
             one.scv_service,
             int((one.task_of >= 0).sum()),
+            _derive_hottest(one),
         )
         for name, one in now.executors.items()
     ]
+
+
+def _derive_hottest(executor: ExecutorEstimate) -> float:
+    total = float(executor.load.sum())
+    return float(executor.load.max()) / total if total > 0 else 0.0
 
 
 def _share_rows(now: Estimate) -> dict[str, float]:
@@ -119,6 +131,11 @@ def check_rates(operators: Sequence[OperatorRate]) -> None:
         for what, value in (("rate", one.rate_per_s), ("visits", one.visits)):
             if not 0 <= value < math.inf:
                 raise DeclarationError(f"operator {one.name}: its {what} is {value:g}; give zero or more.")
+        if one.rate_per_s > 0 and not one.visits > 0:
+            raise DeclarationError(
+                f"operator {one.name}: {one.rate_per_s:g} rows a second arrive, so its visits cannot be 0; give the rows "
+                "that reach it for each input row."
+            )
         if not 0 < one.service_per_s < math.inf:
             raise DeclarationError(
                 f"operator {one.name}: one core serves {one.service_per_s:g} rows a second; give more than zero, or let "
@@ -134,6 +151,9 @@ def _at(
         return Capacity(
             factor, problem=f"the load takes {least:.3g} cores; {UNBOUNDED:,} is the most planned for"
         )
+    hot = _find_hot(operators, factor, margin)
+    if hot is not None:
+        return Capacity(factor, problem=_explain_hot(hot, factor, margin))
     tail = 1.0 if sla.is_mean else -math.log(1.0 - float(sla.quantile))
     bound_s = sla.latency / tail
     stations = [
@@ -169,3 +189,30 @@ def _at(
         if all(one.reached for one in found)
         else f"the bound of {sla.latency * 1e3:g} ms is not reached with all shards on cores",
     )
+
+
+def find_hottest(operators: Sequence[OperatorRate]) -> OperatorRate | None:
+    """Return the operator whose hottest shard keeps most of a core busy; None where no shard is known."""
+    known = [one for one in operators if one.hottest_ratio > 0]
+    return max(known, key=OperatorRate.hottest_cores, default=None)
+
+
+def _find_hot(operators: Sequence[OperatorRate], factor: float, margin: float) -> OperatorRate | None:
+    """Return an operator with a shard that is more than a core does, with the margin left free; None where all can be
+    served."""
+    hottest = find_hottest(operators)
+    return hottest if hottest is not None and hottest.hottest_cores(factor) >= 1.0 - margin else None
+
+
+def _explain_hot(hot: OperatorRate, factor: float, margin: float) -> str:
+    return (
+        f"one shard of {hot.name} is {hot.hottest_ratio:.0%} of its load and alone takes {hot.hottest_cores(factor):.2f} "
+        f"cores, where {1.0 - margin:g} of one is what can be used; a shard has one task, so no number of cores helps: "
+        "only fewer rows of its hottest key, by another key or another topology, or faster code can"
+    )
+
+
+def name_model(operators: Sequence[OperatorRate], margin: float = MARGIN) -> str:
+    """Return by which model latencies are predicted here."""
+    varied = any((one.scv_arrival, one.scv_service) != (1.0, 1.0) for one in operators)
+    return f"{'GI/G/k' if varied else 'M/M/k'} with {margin:.0%} of every core left free"

@@ -63,6 +63,11 @@ def names() -> list[str]:
     return sorted({*BUILT_IN, *_REGISTERED, ADVISE})
 
 
+def is_registered(text: str) -> bool:
+    """Return whether the policy that a text names, options and `advise:` aside, is one of `names`."""
+    return text.removeprefix(f"{ADVISE}:").partition(":")[0] in names()
+
+
 def make_policy(text: str, **options: Any) -> Policy:
     """Return a new policy. `advise` is the default one, and `advise:NAME` any other, that only says what it would do.
 

@@ -16,11 +16,19 @@ from penstock.control.sla import SLA
 _NAMED = 8
 """Tasks that are named one by one in a sentence; more are counted."""
 
+_IN_US, _IN_S = 1e-4, 100.0
+"""Latencies that are shorter, and longer, are written in another unit than milliseconds."""
+
 
 def in_ms(seconds: float) -> str:
-    """Return a latency for people: `84 ms`, or `unbounded`."""
+    """Return a latency for people: `84 ms`, `3.5 ms`, `20 µs`, `500,000 s`, or `unbounded`."""
     if not math.isfinite(seconds):
         return "unbounded"
+    if seconds > _IN_S:
+        return f"{seconds:,.0f} s"
+    if 0 < seconds < _IN_US:
+        us = seconds * 1e6
+        return f"{us:.0f} µs" if us >= 10 else f"{us:.2g} µs"
     ms = seconds * 1e3
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
 

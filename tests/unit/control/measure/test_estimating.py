@@ -178,6 +178,18 @@ def test_the_first_sample_gives_no_rate() -> None:
     assert Measurer().measure(FakePlane([1.0]).step()).invalid == "match has one sample, and a rate needs two"
 
 
+@pytest.mark.parametrize(
+    ("row_s", "says"),
+    [(0.001, "no row of match has come lately"), (1e9, "no row of match has been completed yet")],
+)
+def test_rows_that_stopped_coming_are_told_from_rows_that_are_not_done(row_s: float, says: str) -> None:
+    plane = FakePlane([10.0], row_s=row_s)
+    plane.step()
+    plane.rates[:] = 0.0
+    plane.step()
+    assert measured(plane, 3)[1].invalid == says
+
+
 def test_an_operator_without_rows_is_no_reason_to_stop_deciding() -> None:
     _, estimate = measured(FakePlane([0.0, 0.0]), 3)
     assert estimate.invalid is None and estimate.executors["match"].load.sum() == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.model.queues import mmk_latency_s
-from penstock.control.plan.capacity import Capacity, OperatorRate, derive_rates, plan_capacity
+from penstock.control.plan.capacity import Capacity, OperatorRate, derive_rates, name_model, plan_capacity
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
 
@@ -97,6 +97,10 @@ def test_a_load_past_all_cores_is_refused_before_it_is_computed() -> None:
         ([OperatorRate("a", math.nan, 10.0)], "operator a: its rate is nan"),
         ([OperatorRate("a", 10.0, math.nan)], "operator a: one core serves nan"),
         ([OperatorRate("a", 10.0, 10.0, math.inf)], "operator a: its visits is inf"),
+        (
+            [OperatorRate("a", 10.0, 10.0, 0.0)],
+            "operator a: 10 rows a second arrive, so its visits cannot be 0",
+        ),
         ([OperatorRate("a", 10.0, 10.0), OperatorRate("a", 10.0, 10.0)], "operator a is there 2 times"),
     ],
 )
@@ -137,3 +141,29 @@ def test_a_bound_on_operators_is_held_by_each_for_itself() -> None:
     (alone,) = plan_capacity(operators[:1], SLA(0.05), 8, factors=(1.0,))
     assert not each.problem and each.cores == dict.fromkeys("abcde", alone.cores["a"])
     assert each.predicted_s == alone.predicted_s <= 0.05 and each.nodes == math.ceil(each.total / 8)
+
+
+def test_a_shard_that_no_core_serves_is_named_instead_of_cores() -> None:
+    rates = np.full(256, 400.0 / 255)
+    rates[17] = 600.0
+    world = World({"match": make_station(rates, 500.0, 4)}, edges={("in", "match"): 1000.0})
+    (measured,) = derive_rates(world.estimate())
+    assert measured.hottest_ratio == pytest.approx(0.6)
+    (found,) = plan_capacity([measured], SLA(0.1), 8, factors=(1.0,))
+    assert "one shard of match is 60% of its load and alone takes 1.20 cores" in found.problem
+    assert "no number of cores helps" in found.problem and not found.cores
+
+
+@pytest.mark.parametrize(("hottest_ratio", "held"), [(0.0, [True, True]), (0.3, [True, False])])
+def test_a_shard_grows_with_the_load_and_must_leave_the_margin_free(
+    hottest_ratio: float, held: list[bool]
+) -> None:
+    operator = OperatorRate("match", 1_000.0, 500.0, hottest_ratio=hottest_ratio)
+    rows = plan_capacity([operator], SLA(0.1), 8, factors=(1.0, 1.5))
+    assert [not row.problem for row in rows] == held
+
+
+def test_the_model_of_the_predictions_has_its_name() -> None:
+    plain, varied = OperatorRate("a", 10.0, 20.0), OperatorRate("b", 10.0, 20.0, scv_service=2.0)
+    assert name_model([plain]) == "M/M/k with 20% of every core left free"
+    assert name_model([plain, varied]) == "GI/G/k with 20% of every core left free"

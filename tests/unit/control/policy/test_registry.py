@@ -55,6 +55,22 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         registry.make_policy("qqqqqqqq")
 
 
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("drs", True),
+        ("drs:k_max=8", True),
+        ("advise", True),
+        ("advise:drs:k_max=8", True),
+        ("nobody", False),
+        ("advise:nobody", False),
+        ("nobody:k_max=8", False),
+    ],
+)
+def test_whether_a_policy_is_registered_is_seen_without_making_it(text: str, there: bool) -> None:
+    assert registry.is_registered(text) is there
+
+
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(DeclarationError, match=r"policy 'idle'.*speed"):
         registry.make_policy("idle", speed=5)
