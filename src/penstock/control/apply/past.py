@@ -61,6 +61,8 @@ class Past:
         self._unobserved: int | None = None
         self.manual_s: float | None = None
         """When something was last changed by hand."""
+        self.used_s = -math.inf
+        """When another policy began to decide: what came until then is not its doing."""
         self.refusals = Refusals()
 
     @property

@@ -115,6 +115,8 @@ class Facts:
     """When something was last changed by hand."""
     refused: int = 0
     """Plans of the last minute that were tried and could not be carried out."""
+    used_s: float = -math.inf
+    """When another policy began to decide; actions until then were of the one before."""
 
     @property
     def breaks_bound(self) -> bool:
@@ -148,11 +150,13 @@ def guard_moves_in_flight(facts: Facts) -> str | None:
 def guard_actions_per_minute(facts: Facts) -> str | None:
     """Refuse more actions for an executor within a minute than the cap, urgent ones too: a storm of them never helps.
 
-    With many executors a cap for all of them would let those that are ill wait for those that are not.
+    With many executors a cap for all of them would let those that are ill wait for those that are not. A policy that has
+    just begun is not held back for what the one before it did.
     """
     if facts.plan.touches_nothing:
         return None
-    recent = [action.plan for action in facts.recent if facts.at_s - action.at_s < 60]
+    since_s = max(facts.at_s - 60, facts.used_s)
+    recent = [action.plan for action in facts.recent if action.at_s > since_s]
     done = facts.refused + max(
         (sum(name in one.executors for one in recent) for name in facts.plan.executors),
         default=sum(not one.executors and not one.touches_nothing for one in recent),
