@@ -1,4 +1,4 @@
-"""Rates that policies count on: those of the traffic equations, whatever happens to arrive while a backlog comes or goes."""
+"""Rates that policies count on: those of the traffic equations, whatever arrives while a backlog comes or goes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.control.policy.drs import DrsPolicy
 
 
 def loop(faster: float) -> World:
-    """100 rows a second enter a chain with a loop, of which `a` completes so many times what lasts: 125 a second there, half
-    as many at `b`, which sends two on to `c` and 0.4 back for each."""
+    """100 rows a second enter a chain with a loop, of which `a` completes so many times what lasts: 125 a second there,
+    half as many at `b`, which sends two on to `c` and 0.4 back for each."""
     a, b = 125.0 * faster, 62.5 * faster
     arriving = {"a": 100.0 + 0.4 * b, "b": b, "c": 2 * b}
     edges = {("in", "a"): 100.0, ("a", "b"): b, ("b", "a"): 0.4 * b, ("b", "c"): 2 * b}
