@@ -118,19 +118,20 @@ class ControlLoop:
         if found is None:
             return None
         action, reason, plan = found
-        if self._exceeds_own_limit(now, plan):
+        if self._exceeds_limits(now, plan):
             self._past.settle(action.number)
             return None
         self._tell_policy(reason)
         words = f"rolled back to the plan before decision {action.number}"
         return _Wanted(Proposal(plan, reason, words, urgent=True), action.number)
 
-    def _exceeds_own_limit(self, now: Estimate, plan: Plan) -> bool:
-        """Say whether a plan takes more cores than the policy may: what it gave up for that is not given again."""
+    def _exceeds_limits(self, now: Estimate, plan: Plan) -> bool:
+        """Say whether a plan takes more cores than the policy may, now or ever: what it gave up for that is not given
+        again."""
         most = getattr(self.policy, "k_max", None)
         held = {name: one.k for name, one in now.executors.items()}
-        held |= {name: one.k for name, one in plan.executors.items()}
-        return most is not None and sum(held.values()) > most
+        wanted = sum((held | {name: one.k for name, one in plan.executors.items()}).values())
+        return wanted > max(self.limits.max_cores, sum(held.values())) or (most is not None and wanted > most)
 
     def _propose(self, now: Estimate) -> Proposal:
         if now.invalid is not None:

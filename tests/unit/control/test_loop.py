@@ -173,6 +173,22 @@ def test_no_roll_back_takes_more_cores_than_the_policy_may_hold() -> None:
     assert plane.plan.k == 1 and not policy.failures
 
 
+def test_no_roll_back_takes_cores_that_went_to_another_query_meanwhile() -> None:
+    def give_up(now: Estimate) -> Proposal:
+        if now.executors["match"].k == 1:
+            return QUIET
+        then = ExecutorPlan({1: "n1"}, np.full(4, 1, np.int32))
+        return Proposal(Plan({"match": then}), "2 cores are held and 1 may be", "gave one up", urgent=True)
+
+    plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(give_up)
+    loop = loop_on(plane, policy, settle_s=3)
+    loop.limits = Limits(max_cores=1)
+    for _ in range(30):
+        loop.turn(plane.step())
+    assert not [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert plane.plan.k == 1 and not policy.failures
+
+
 def test_a_bound_that_is_split_otherwise_meanwhile_does_not_hide_what_got_worse() -> None:
     plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
     loop = loop_on(plane, policy, settle_s=3, hysteresis_s=1e9)
