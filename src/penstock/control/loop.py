@@ -6,6 +6,7 @@ policies; here stands only the order of things.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.estimating import Measurer
 from penstock.control.measure.observed import derive_observed_s
 from penstock.control.measure.sample import Sample
-from penstock.control.plan.checking import check_plan
+from penstock.control.plan.checking import check_plan, check_proposal
 from penstock.control.plan.guards import Facts, Guards, resolve
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.protocol import Limits, Policy, Proposal
@@ -55,12 +56,14 @@ class ControlLoop:
         self.guards, self.actuator, self.journal = guards, actuator, journal
         self._past = Past(actuator, journal)
         self._manual: deque[tuple[float, str]] = deque()
+        self._turned_s = -math.inf
         self.stated = ""
         """The policy with its options, for the journal; empty where that is not known."""
 
     def turn(self, sample: Sample) -> Decision:
         """Take one sample and decide; a plan that passes the guards is handed to the actuator."""
         now = self.measurer.rest(sample) if sample.paused else self.measurer.measure(sample, self.sla.window)
+        self._turned_s = now.at_s
         self._take_manual(now)
         for failure in self._past.follow_up(now, self.sla):
             self._tell_policy(failure)
@@ -75,10 +78,13 @@ class ControlLoop:
     def use(self, policy: Policy, stated: str = "") -> None:
         """Decide by another policy from the next turn on; actions under way are followed up all the same.
 
+        What the one before did is not counted among the actions that it may take within a minute.
+
         Args:
             stated: the policy with its options, as `make_policy` reads it; empty where that is not known.
         """
         self.policy, self.stated = policy, stated
+        self._past.used_s = self._turned_s
 
     def change_sla(self, sla: SLA) -> None:
         """Hold another bound from the next turn on."""
@@ -112,28 +118,30 @@ class ControlLoop:
         if found is None:
             return None
         action, reason, plan = found
-        if self._exceeds_own_limit(now, plan):
+        if self._exceeds_limits(now, plan):
             self._past.settle(action.number)
             return None
         self._tell_policy(reason)
         words = f"rolled back to the plan before decision {action.number}"
         return _Wanted(Proposal(plan, reason, words, urgent=True), action.number)
 
-    def _exceeds_own_limit(self, now: Estimate, plan: Plan) -> bool:
-        """Say whether a plan takes more cores than the policy may: what it gave up for that is not given again."""
+    def _exceeds_limits(self, now: Estimate, plan: Plan) -> bool:
+        """Say whether a plan takes more cores than the policy may, now or ever: what it gave up for that is not given
+        again."""
         most = getattr(self.policy, "k_max", None)
         held = {name: one.k for name, one in now.executors.items()}
-        held |= {name: one.k for name, one in plan.executors.items()}
-        return most is not None and sum(held.values()) > most
+        wanted = sum((held | {name: one.k for name, one in plan.executors.items()}).values())
+        return wanted > max(self.limits.max_cores, sum(held.values())) or (most is not None and wanted > most)
 
     def _propose(self, now: Estimate) -> Proposal:
         if now.invalid is not None:
             return Proposal(None, f"the measurements cannot be used: {now.invalid}", "no change")
         try:
-            proposal = self.policy.propose(now, self.sla, self.limits)
+            proposal = check_proposal(self.policy.propose(now, self.sla, self.limits))
         except Exception as error:
-            self._tell_policy(describe_error(error))
-            why = f"the policy {self.policy.name} failed: {describe_error(error)}"
+            said = _reason_of(error)
+            self._tell_policy(said)
+            why = f"the policy {self.policy.name} failed: {said}"
             return Proposal(None, why, "no change: it is asked again at the next turn")
         if proposal.plan is not None and proposal.plan.changes_nothing:
             return replace(proposal, plan=None)
@@ -144,17 +152,12 @@ class ControlLoop:
         if plan is None:
             return None
         try:
-            refused = resolve(
-                self._facts(now, wanted.proposal, plan), rolls_back=wanted.rolls_back is not None
-            )
-            refused = refused or self._past.refusals.resolve(now.at_s, plan)
-            if refused is None:
-                check_plan(plan, now, self.limits)
-        except PlanError as error:
-            return str(error)
+            check_plan(plan, now, self.limits)
+            facts = self._facts(now, wanted.proposal, plan)
+            refused = resolve(facts, rolls_back=wanted.rolls_back is not None)
         except Exception as error:
-            return describe_error(error)
-        return refused
+            return _reason_of(error)
+        return refused or self._past.refusals.resolve(now.at_s, plan)
 
     def _facts(self, now: Estimate, proposal: Proposal, plan: Plan) -> Facts:
         return Facts(
@@ -171,7 +174,8 @@ class ControlLoop:
             self._past.recent,
             self.actuator.moves_in_flight() if isinstance(self.actuator, CountsMoves) else None,
             self._past.manual_s,
-            self._past.refusals.count_since(now.at_s - 60.0),
+            self._past.refusals.count_since(max(now.at_s - 60.0, self._past.used_s)),
+            self._past.used_s,
         )
 
     def _apply(self, now: Estimate, wanted: _Wanted, refused: str | None) -> Decision:
@@ -182,7 +186,7 @@ class ControlLoop:
                 before = self.actuator.current()
                 ticket = self.actuator.apply(plan)
             except Exception as error:
-                refused = str(error) if isinstance(error, PlanError) else describe_error(error)
+                refused = _reason_of(error)
                 self._past.refusals.note(now.at_s, plan, refused)
             if wanted.rolls_back is not None:
                 self._past.settle(wanted.rolls_back)
@@ -207,6 +211,10 @@ class ControlLoop:
             0, now.at_s, self.policy.name, proposal.symptom, proposal.action, acted, refused, proposal.options,
             proposal.predicted_s, model, stated=self.stated,
         )  # fmt: skip
+
+
+def _reason_of(error: Exception) -> str:
+    return str(error) if isinstance(error, PlanError) else describe_error(error)
 
 
 def _cost_of_chosen(proposal: Proposal) -> float:

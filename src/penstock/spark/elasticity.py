@@ -31,6 +31,7 @@ from penstock.spark.applying import SparkActuator, current_plans
 from penstock.spark.arguments import check_bound, check_seconds
 from penstock.spark.by_hand import ByHand
 from penstock.spark.control_metrics import CONTROL
+from penstock.spark.core_shares import WithinShare, share_of
 from penstock.spark.hub import HubOver
 from penstock.spark.journal_file import JournalFile
 from penstock.spark.measuring import judge_by, take_sample
@@ -114,7 +115,7 @@ class Elasticity:
             sla,
             self._limits(),
             guards_of(chosen),
-            self._actuator,
+            WithinShare(self._actuator, self._share) if self._cores else self._actuator,
             Journal(write=self._open_journal(), run=uuid.uuid4().hex, clock=time.time),
         )
         loop.use(chosen, stated)
@@ -247,7 +248,7 @@ class Elasticity:
         there = self._nodes(seen)
         self._most_nodes = max(self._most_nodes, len(there) + len(seen.drained))
         # In local mode Spark is told of more slots than there are cores; those are not for a policy to give.
-        cores = min(seen.capacity, self._cores) if self._cores else seen.capacity - seen.source_tasks
+        cores = min(seen.capacity, self._share()) if self._cores else seen.capacity - seen.source_tasks
         return Limits(
             max(1, cores),
             max_nodes=len(there)
@@ -256,6 +257,10 @@ class Elasticity:
             cores_per_node=max((self._whole(node, seen) for node in there), default=1),
             redeals=True,
         )
+
+    def _share(self) -> int:
+        """Cores of a local session that this query may hold: others of the process work on them too."""
+        return share_of(self._shell.engine, self._cores)
 
     def _see(self) -> _Seen:
         """What the engine has, read in its own thread."""
@@ -275,7 +280,7 @@ class Elasticity:
         those that other queries or sources hold."""
         seen, loads = seen or self._see(), self._shell.node_loads
         if is_local(self._spark):
-            return [_node(LOCAL_NODE, max(1, min(seen.capacity, self._cores)), loads)]
+            return [_node(LOCAL_NODE, max(1, min(seen.capacity, self._share())), loads)]
         there = [one for one in nodes(self._spark) if one.executor_id not in seen.drained]
         cores = {one.executor_id: seen.slots.get(one.executor_id, one.cores) for one in there}
         return [_node(name, max(0, count - seen.beside[name]), loads) for name, count in cores.items()]

@@ -26,6 +26,7 @@ from penstock.dataplane.recordlog import LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
 from penstock.errors import FencedError, OperatorError, PenstockError, SessionError, StorageError
+from penstock.spark import core_shares
 from penstock.spark.chores import Chores
 from penstock.spark.hearing import Hearing
 from penstock.spark.hub import Hub, Listener
@@ -126,6 +127,7 @@ class SparkShell(Listener):
                 f"least {reserve + 1}: one for a lease and the rest for ingest and sinks; use "
                 "penstock.session(), local[4], or more executors."
             )
+        core_shares.join(self.engine)
         self.hub.start(self._crashed)
         self.log.start()
         for name, target in (("sink", self._run_sink_thread), ("office", self.chores.run)):
@@ -195,6 +197,7 @@ class SparkShell(Listener):
             time.sleep(0.02)
         self.hub.close()
         self._office.close()
+        core_shares.leave(self.engine)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(5.0)

@@ -173,6 +173,22 @@ def test_no_roll_back_takes_more_cores_than_the_policy_may_hold() -> None:
     assert plane.plan.k == 1 and not policy.failures
 
 
+def test_no_roll_back_takes_cores_that_went_to_another_query_meanwhile() -> None:
+    def give_up(now: Estimate) -> Proposal:
+        if now.executors["match"].k == 1:
+            return QUIET
+        then = ExecutorPlan({1: "n1"}, np.full(4, 1, np.int32))
+        return Proposal(Plan({"match": then}), "2 cores are held and 1 may be", "gave one up", urgent=True)
+
+    plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(give_up)
+    loop = loop_on(plane, policy, settle_s=3)
+    loop.limits = Limits(max_cores=1)
+    for _ in range(30):
+        loop.turn(plane.step())
+    assert not [one for one in loop.journal.decisions() if "rolled back" in one.action]
+    assert plane.plan.k == 1 and not policy.failures
+
+
 def test_a_bound_that_is_split_otherwise_meanwhile_does_not_hide_what_got_worse() -> None:
     plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(move_all_to(1))
     loop = loop_on(plane, policy, settle_s=3, hysteresis_s=1e9)
@@ -553,6 +569,54 @@ def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
     decisions = [loop.turn(plane.step()) for _ in range(4)]
     assert asked == [2, 3, 4] and decisions[-1].count == 3 and not decisions[-1].acted
     assert "the policy scripted failed: ZeroDivisionError: division by zero" in str(decisions[-1])
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "propose must return a Proposal, not None"),
+        (Plan(), "propose must return a Proposal, not a Plan"),
+        (Proposal("wider", "", ""), "the plan of a Proposal must be a Plan or None, not a str"),  # type: ignore[arg-type]
+        (Proposal(None, None, ""), "the symptom of a Proposal must be a sentence, not None"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_policy_that_answers_with_no_proposal_is_journalled_and_asked_again(
+    answer: object, said: str
+) -> None:
+    plane, policy = FakePlane([50.0, 50.0]), Scripted(lambda now: answer)  # type: ignore[arg-type,return-value]
+    loop = loop_on(plane, policy)
+    decisions = [loop.turn(plane.step()) for _ in range(4)]
+    assert str(decisions[-1]).startswith(f"the policy scripted failed: {said}")
+    assert decisions[-1].count == 3 and policy.failures == [said] * 3
+
+
+def test_a_plan_of_the_wrong_shape_is_refused_in_a_sentence_before_a_guard_computes_with_it() -> None:
+    plane = FakePlane([50.0] * 4)
+    short = Plan({"match": ExecutorPlan({0: "n1", 1: "n1"}, np.zeros(3, np.int32))})
+    loop = loop_on(plane, Scripted(lambda now: Proposal(short, "", "three shards")))
+    loop.turn(plane.step())
+    decision = loop.turn(plane.step())
+    assert (decision.refused or "").startswith("plan: executor 'match' maps 3 shards and its operator has 4")
+
+
+def test_a_new_policy_is_not_held_back_for_what_the_one_before_it_did() -> None:
+    plane = FakePlane([50.0, 50.0])
+    swaps = Scripted(
+        lambda now: Proposal(
+            Plan({"match": ExecutorPlan(plane.plan.tasks, 1 - plane.plan.task_of)}),
+            "",
+            "exchanged",
+            urgent=True,
+        )
+    )
+    loop = loop_on(plane, swaps, max_actions_per_minute=3, worse_ratio=float("inf"))
+    held_back = [loop.turn(plane.step()) for _ in range(8)][-1]
+    assert held_back.refused == "3 actions in the last minute, the cap is 3" and len(plane.applied) == 3
+    loop.use(swaps, "another")
+    assert loop.turn(plane.step()).acted and len(plane.applied) == 4
+    for _ in range(5):
+        loop.turn(plane.step())
+    assert len(plane.applied) == 6
 
 
 def test_an_impossible_plan_is_refused_before_anybody_tries_it() -> None:

@@ -197,6 +197,7 @@ def test_two_who_hold_a_bound_at_once_make_one_loop(monkeypatch: pytest.MonkeyPa
     both._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
     both._actuator = SimpleNamespace()  # type: ignore[assignment]
     both._steering, both._holding, both.journal, both.every_s = None, threading.Lock(), "", 1.0
+    both._cores = 0
     threads = [threading.Thread(target=both.hold, args=(bound,)) for bound in (0.5, 0.7)]
     for thread in threads:
         thread.start()

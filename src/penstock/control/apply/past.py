@@ -19,6 +19,7 @@ from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.measure.observed import derive_observed_s
 from penstock.control.plan.guards import Action, Guards, Pressure, judge, plan_back
 from penstock.control.plan.plan import ExecutorPlan, Plan
+from penstock.control.policy.hotness import find_hot_shard
 from penstock.control.sla import SLA
 
 _KEEP_S = 600.0
@@ -61,6 +62,8 @@ class Past:
         self._unobserved: int | None = None
         self.manual_s: float | None = None
         """When something was last changed by hand."""
+        self.used_s = -math.inf
+        """When another policy began to decide: what came until then is not its doing."""
         self.refusals = Refusals()
 
     @property
@@ -235,12 +238,15 @@ def rate_of(now: Estimate) -> float:
 
 
 def pressure_of(now: Estimate) -> Pressure:
-    """Return how hard the executors are pressed: the busiest task, the longest wait, and what all of them complete."""
-    executors = now.executors.values()
+    """Return how hard the executors are pressed: the busiest task, the longest wait, what all of them complete, and whether
+    a shard is beyond any core."""
+    executors, hot = now.executors.values(), find_hot_shard(now, now.executors)
     return Pressure(
         max((float(one.task_loads().max(initial=0.0)) for one in executors), default=0.0),
         max((_waiting_s(one) for one in executors), default=0.0),
         sum(_done_per_s(one) for one in executors),
+        sum(_chance_per_s(one) for one in executors),
+        hot is not None and not hot.is_served,
     )
 
 
@@ -248,6 +254,14 @@ def _done_per_s(one: ExecutorEstimate) -> float:
     if one.done_per_s is not None:
         return one.done_per_s
     return sum(task.service_per_s * task.useful_ratio for task in one.tasks)
+
+
+def _chance_per_s(one: ExecutorEstimate) -> float:
+    """What chance alone makes of the rows done: of n within t seconds, √n / t. The same rows pass several executors, so
+    that these add up, not their squares."""
+    if not one.done_per_s or not one.done_over_s:
+        return 0.0
+    return math.sqrt(one.done_per_s / one.done_over_s)
 
 
 def _waiting_s(one: ExecutorEstimate) -> float:

@@ -89,6 +89,8 @@ class ExecutorEstimate:
     """Rows a second that were completed; None where they were not counted."""
     lasting_load: F64 | None = None
     """`load` dealt among shards with few rows as it was over minutes, with the same sum; None where that is the same."""
+    done_over_s: float | None = None
+    """Time over which `done_per_s` was counted."""
 
     @property
     def dealt_load(self) -> F64:

@@ -231,6 +231,7 @@ class ExecutorMeasure:
             self._spread.known,
             sum(rows) / counted_s if counted_s > 0 else None,
             self._lasting.derive_load(self._arrival_per_s, load, row_s, held, self._arrivals.span_s),
+            counted_s if counted_s > 0 else None,
         )
 
 

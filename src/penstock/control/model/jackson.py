@@ -17,6 +17,9 @@ from penstock.control.measure.estimate import Estimate
 from penstock.control.model.queues import ModelError
 from penstock.control.model.stations import StationModel
 
+CATCHES_UP = 1.1
+"""An operator that completes so many times what arrives is taken to work off a backlog; less is noise."""
+
 
 @dataclass(frozen=True)
 class Network:
@@ -79,16 +82,10 @@ def derive_network(now: Estimate) -> Network:
     """Return the network that an estimate describes; executors of one operator count together.
 
     A ratio is what an edge carries over what its producer completes. A producer that falls behind completes less
-    than arrives: its useful time says how much, and once it keeps up its consumers see the whole.
+    than arrives, one that works off a backlog more: its useful time says how much, and once it keeps up its consumers see
+    what arrives at it, no less and no more.
     """
-    arriving: dict[str, float] = {}
-    completing: dict[str, float] = {}
-    for executor in now.executors.values():
-        rate = executor.rate_per_s
-        worked = sum(task.useful_ratio * task.service_per_s for task in executor.tasks)
-        arriving[executor.operator] = arriving.get(executor.operator, 0.0) + rate
-        completes = min(rate, worked) if worked > 0 else rate
-        completing[executor.operator] = completing.get(executor.operator, 0.0) + completes
+    arriving, completing = _flows(now)
     external = dict.fromkeys(arriving, 0.0)
     ratios: dict[tuple[str, str], float] = {}
     for (producer, consumer), rate in now.edges.items():
@@ -100,6 +97,32 @@ def derive_network(now: Estimate) -> Network:
             ratios[producer, consumer] = rate / completing[producer]
     source = sum(now.sources_per_s.values())
     return Network(tuple(arriving), external, ratios, source if source > 0 else None)
+
+
+def find_flushed(now: Estimate) -> set[str]:
+    """Return the operators at which more arrives than will last: one before them works off what had waited."""
+    arriving, completing = _flows(now)
+    todo = [name for name, rate in arriving.items() if completing[name] > rate * CATCHES_UP]
+    found: set[str] = set()
+    while todo:
+        producer = todo.pop()
+        reached = {to for (start, to) in now.edges if start == producer and to in arriving} - found
+        found |= reached
+        todo += reached
+    return found
+
+
+def _flows(now: Estimate) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the rows a second that arrive at each operator, and those that it completes, by its useful time."""
+    arriving: dict[str, float] = {}
+    completing: dict[str, float] = {}
+    for executor in now.executors.values():
+        rate = executor.rate_per_s
+        worked = sum(task.useful_ratio * task.service_per_s for task in executor.tasks)
+        completes = worked if worked > 0 else rate
+        arriving[executor.operator] = arriving.get(executor.operator, 0.0) + rate
+        completing[executor.operator] = completing.get(executor.operator, 0.0) + completes
+    return arriving, completing
 
 
 def _checked(

@@ -7,14 +7,30 @@ Policies build plans that pass; one of a faulty policy is stopped here, and the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.plan.plan import ExecutorPlan, Plan
-from penstock.control.policy.protocol import Limits
+from penstock.control.policy.protocol import Limits, Proposal
 from penstock.errors import PlanError
+
+
+def check_proposal(proposed: object) -> Proposal:
+    """Return what a policy has answered, where it is a proposal.
+
+    Raises:
+        PlanError: it is something else, and what.
+    """
+    if not isinstance(proposed, Proposal):
+        raise PlanError(f"propose must return a Proposal, not {_kind_of(proposed)}")
+    if proposed.plan is not None and not isinstance(proposed.plan, Plan):
+        raise PlanError(f"the plan of a Proposal must be a Plan or None, not {_kind_of(proposed.plan)}")
+    for what, said in (("symptom", proposed.symptom), ("action", proposed.action)):
+        if not isinstance(said, str):
+            raise PlanError(f"the {what} of a Proposal must be a sentence, not {_kind_of(said)}")
+    return proposed
 
 
 def check_plan(plan: Plan, now: Estimate, limits: Limits) -> None:
@@ -27,6 +43,7 @@ def check_plan(plan: Plan, now: Estimate, limits: Limits) -> None:
     for name, wanted in plan.executors.items():
         if name not in now.executors:
             raise PlanError(f"plan: there is no executor {name!r}; there is {_listed(now.executors)}.")
+        _check_shape(name, wanted, now.executors[name])
         _check_tasks(name, wanted, plan, now)
         _check_shards(name, wanted, now.executors[name])
     _check_cores(plan, now, limits)
@@ -89,12 +106,34 @@ def _check_tasks(name: str, wanted: ExecutorPlan, plan: Plan, now: Estimate) -> 
             )
 
 
-def _check_shards(name: str, wanted: ExecutorPlan, now: ExecutorEstimate) -> None:
-    if wanted.task_of.shape != now.task_of.shape:
+def _check_shape(name: str, wanted: object, now: ExecutorEstimate) -> None:
+    """Refuse what is no plan of an executor before anything is computed with it."""
+    if not isinstance(wanted, ExecutorPlan) or not isinstance(wanted.tasks, Mapping):
         raise PlanError(
-            f"plan: executor {name!r} maps {len(wanted.task_of)} shards and its operator has {len(now.task_of)}: "
+            f"plan: executor {name!r} has {_kind_of(wanted)}: give an ExecutorPlan(tasks, task_of), tasks by index with "
+            "the node of each."
+        )
+    task_of, size = wanted.task_of, len(now.task_of)
+    needed = f"an array of {size} whole numbers, the task of each shard"
+    if not isinstance(task_of, np.ndarray):
+        raise PlanError(f"plan: task_of of executor {name!r} is {_kind_of(task_of)}: give {needed}.")
+    if task_of.dtype.kind not in "iu" or task_of.ndim != 1:
+        raise PlanError(
+            f"plan: task_of of executor {name!r} is an array of {task_of.ndim} dimensions of {task_of.dtype}: "
+            f"give {needed}."
+        )
+    if len(task_of) != size:
+        raise PlanError(
+            f"plan: executor {name!r} maps {len(task_of)} shards and its operator has {size}: "
             "map every shard of the operator, -1 where another executor has it."
         )
+
+
+def _kind_of(given: object) -> str:
+    return "None" if given is None else f"a {type(given).__name__}"
+
+
+def _check_shards(name: str, wanted: ExecutorPlan, now: ExecutorEstimate) -> None:
     mine = now.task_of >= 0
     held = int(mine.sum())
     if wanted.k > held:

@@ -44,6 +44,8 @@ class Guards:
     """Share of the bound under which no action is blamed: there is room, and small latencies are mostly noise."""
     same_load_ratio: float = 0.1
     """An action is not blamed where the load has risen by more than this since."""
+    beyond_chance: float = 3.0
+    """Standard deviations by which the rows that are done must have fallen for an action to be blamed for it."""
     saturated_ratio: float = 0.9
     """Load of the busiest task from which on an executor is taken to be saturated: the rest goes to epochs."""
 
@@ -58,6 +60,10 @@ class Pressure:
     """Time that what waits would take all tasks of its executor together; of the slowest executor."""
     done_per_s: float = 0.0
     """Rows a second that all tasks together complete."""
+    chance_per_s: float = 0.0
+    """Standard deviation of that by chance, as few or many rows as were counted."""
+    has_hot_shard: bool = False
+    """Whether some shard alone needs more than a core: its rows wait ever longer whatever is done."""
 
     def is_saturated(self, bound_s: float, guards: Guards) -> bool:
         """Whether more arrives than is done, or so much waits that no row can be done within the bound."""
@@ -115,6 +121,8 @@ class Facts:
     """When something was last changed by hand."""
     refused: int = 0
     """Plans of the last minute that were tried and could not be carried out."""
+    used_s: float = -math.inf
+    """When another policy began to decide; actions until then were of the one before."""
 
     @property
     def breaks_bound(self) -> bool:
@@ -148,11 +156,13 @@ def guard_moves_in_flight(facts: Facts) -> str | None:
 def guard_actions_per_minute(facts: Facts) -> str | None:
     """Refuse more actions for an executor within a minute than the cap, urgent ones too: a storm of them never helps.
 
-    With many executors a cap for all of them would let those that are ill wait for those that are not.
+    With many executors a cap for all of them would let those that are ill wait for those that are not. A policy that has
+    just begun is not held back for what the one before it did.
     """
     if facts.plan.touches_nothing:
         return None
-    recent = [action.plan for action in facts.recent if facts.at_s - action.at_s < 60]
+    since_s = max(facts.at_s - 60, facts.used_s)
+    recent = [action.plan for action in facts.recent if action.at_s > since_s]
     done = facts.refused + max(
         (sum(name in one.executors for one in recent) for name in facts.plan.executors),
         default=sum(not one.executors and not one.touches_nothing for one in recent),
@@ -280,7 +290,8 @@ def judge(
     latency (it gave cores back, say) is only blamed where the bound is broken.
 
     Where executors were saturated before the action and are saturated after it, latency grows with what waits whatever
-    is done: there the action is judged by the rows a second that are done, which must have fallen by the same margin. One
+    is done: there the action is judged by the rows a second that are done, which must have fallen by the same margin, and
+    by more than chance makes of as many rows. So it is where one shard needs more than a core, unless fewer rows come. One
     after which more rows are done by that margin is not what rows wait for.
 
     Args:
@@ -295,10 +306,10 @@ def judge(
     if observed_s <= limit_s:
         return None
     if pressure is not None and _saturated_throughout(action, pressure, bound_s, guards):
-        before, now = action.pressure.done_per_s, pressure.done_per_s
-        if now * (1 + guards.worse_ratio) >= before:
-            return None
-        return f"rows done fell from {before:,.0f} to {now:,.0f} a second after decision {action.number}"
+        return _judge_done(action, pressure, guards)
+    if pressure is not None and pressure.has_hot_shard:
+        fewer_come = rate_per_s * (1 + guards.same_load_ratio) < action.rate_per_s
+        return None if fewer_come else _judge_done(action, pressure, guards)
     if (
         pressure is not None
         and pressure.done_per_s > action.pressure.done_per_s * (1 + guards.worse_ratio) > 0
@@ -314,6 +325,15 @@ def judge(
 
 def _saturated_throughout(action: Action, now: Pressure, bound_s: float, guards: Guards) -> bool:
     return action.pressure.is_saturated(bound_s, guards) and now.is_saturated(bound_s, guards)
+
+
+def _judge_done(action: Action, pressure: Pressure, guards: Guards) -> str | None:
+    """Say how far the rows that are done have fallen since an action, where chance does not explain it."""
+    before, now = action.pressure.done_per_s, pressure.done_per_s
+    chance = guards.beyond_chance * math.hypot(action.pressure.chance_per_s, pressure.chance_per_s)
+    if now * (1 + guards.worse_ratio) >= before or before - now <= chance:
+        return None
+    return f"rows done fell from {before:,.0f} to {now:,.0f} a second after decision {action.number}"
 
 
 def plan_back(

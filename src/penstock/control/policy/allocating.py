@@ -90,12 +90,13 @@ def propose_split(group: Group, k_max: int, min_gain: float) -> Want:
     """
     best = assign_processors(group.stations, k_max)
     now_s = group.predict(group.current)
-    symptom = f"{count(group.total, 'core')} as {in_ratio(group.current)}, predicted {in_ms(now_s)}"
-    options = (Option("no change", now_s), Option(f"split {in_ratio(best.cores)}", best.latency_s))
+    symptom = f"{count(group.total, 'core')}{in_ratio(group.current, ' as ')}, predicted {in_ms(now_s)}"
+    split = f"split {count(best.total, 'core')}{in_ratio(best.cores, ' as ')}"
+    options = (Option("no change", now_s), Option(split, best.latency_s))
     must = group.total > k_max or (now_s == math.inf and best.latency_s < math.inf)
     if best.cores == group.current or not (must or best.latency_s < now_s * (1 - min_gain)):
         return Want(group, group.current, symptom, now_s, options=options)
-    action = f"{group.label}: split {count(best.total, 'core')} as {in_ratio(best.cores)}"
+    action = f"{group.label}: {split}" if len(best.cores) > 1 else _change(group, best)
     return Want(group, best.cores, symptom, best.latency_s, action, options=options)
 
 
@@ -206,7 +207,7 @@ def propose_making_do(group: Group, bound_s: float, usable: int, min_gain: float
     now = busiest(group.loads, group.current)
     if not must and (now < 1 or busiest(group.loads, cores) > now * (1 - 2 * min_gain)):
         return stays
-    action = f"{group.label}: {count(sum(cores.values()), 'core')} by load, {in_ratio(cores)}"
+    action = f"{group.label}: {count(sum(cores.values()), 'core')} by load{in_ratio(cores, ', ')}"
     return Want(group, cores, symptom, group.predict(cores), action, problem)
 
 
@@ -230,14 +231,15 @@ def busiest(loads: Mapping[str, float], cores: Mapping[str, int]) -> float:
     return max((load / cores[name] for name, load in loads.items()), default=0.0)
 
 
-def in_ratio(cores: Mapping[str, int]) -> str:
-    """Return an allocation as the papers write it: `8:12:2`, executors by name."""
-    return ":".join(str(cores[name]) for name in sorted(cores))
+def in_ratio(cores: Mapping[str, int], link: str) -> str:
+    """Return an allocation as the papers write it, executors by name, behind a link: ` as 8:12:2`; nothing of a single
+    executor, of which the number is said already."""
+    return link + ":".join(str(cores[name]) for name in sorted(cores)) if len(cores) > 1 else ""
 
 
 def _option(found: Allocation) -> Option:
-    return Option(f"{count(found.total, 'core')}, {in_ratio(found.cores)}", found.latency_s)
+    return Option(f"{count(found.total, 'core')}{in_ratio(found.cores, ', ')}", found.latency_s)
 
 
 def _change(group: Group, found: Allocation) -> str:
-    return f"{group.label}: {group.total} -> {count(found.total, 'core')}, {in_ratio(found.cores)}"
+    return f"{group.label}: {group.total} -> {count(found.total, 'core')}{in_ratio(found.cores, ', ')}"

@@ -1,7 +1,7 @@
 """What the latency models need to know of an estimate: stations with their rates, visits and the model inside.
 
-DRS III-A: λ0 from sources, λ_i from the traffic equations, so that an operator whose producer lags behind is seen at
-the rate it will have.
+DRS III-A: λ0 from sources, λ_i from the traffic equations, so that an operator whose producer lags behind, or works off
+what had waited, is seen at the rate it will have.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.model.allocation import Station
 from penstock.control.model.epoch import derive_epoch_station
-from penstock.control.model.jackson import derive_network, solve_traffic
+from penstock.control.model.jackson import derive_network, find_flushed, solve_traffic
 from penstock.control.model.stations import QueueStation, StationModel
 from penstock.control.policy.mapping import is_known
 
@@ -45,8 +45,11 @@ def derive_demand(now: Estimate) -> Demand:
         measured[executor.operator] = measured.get(executor.operator, 0.0) + executor.rate_per_s
     operators = measured
     if any(consumer in measured for _, consumer in now.edges):
-        solved = solve_traffic(derive_network(now)).rate_per_s
-        operators = {name: max(rate, solved.get(name, 0.0)) for name, rate in measured.items()}
+        solved, flushed = solve_traffic(derive_network(now)).rate_per_s, find_flushed(now)
+        operators = {
+            name: solved[name] if name in flushed and solved[name] > 0 else max(rate, solved[name])
+            for name, rate in measured.items()
+        }
     rates = {}
     for name, executor in now.executors.items():
         seen = measured[executor.operator]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from penstock.control.measure.estimate import ExecutorEstimate
 from penstock.control.measure.sample import F64
+from penstock.control.policy.hotness import find_hot_shard_of, with_hot_shard
 from penstock.control.policy.protocol import Option
 from penstock.control.policy.switching import SCALE_IN, SCALE_OUT, Health, Switch, UnitStrategy
 from penstock.control.policy.wording import count, in_ms
@@ -52,8 +54,15 @@ def describe_severe(
     )
 
 
-def explain_nothing(executor: ExecutorEstimate, switch: Switch, source: int, node: str | None) -> str:
-    """Return why nothing can be done for a severe task: one hot shard, or no core."""
+def explain_nothing(
+    executor: ExecutorEstimate, switch: Switch, source: int, node: str | None, speeds: Iterable[float] = ()
+) -> str:
+    """Return why nothing can be done for a severe task: one hot shard, no core, or both.
+
+    Args:
+        node: where a core is free; None where none is.
+        speeds: of the nodes that shards could be on, besides those of the tasks there are.
+    """
     mine = switch.rate_per_s[switch.at == source]
     heaviest = float(mine.max(initial=0.0)) / max(executor.rate_per_s, 1e-12)
     usable = (1.0 - switch.margin) * float(switch.service_per_s[source])
@@ -61,10 +70,11 @@ def explain_nothing(executor: ExecutorEstimate, switch: Switch, source: int, nod
         return f"{executor.name}: nothing can help: one shard is {heaviest:.0%} of the load, and a shard has one task"
     if node is None:
         needed = executor.rate_per_s / max(usable, 1e-12)
-        return (
+        problem = (
             f"{executor.name}: nothing can help within the cores there are: {executor.rate_per_s:.0f} rows/s need"
             f" {math.floor(needed) + 1} tasks and no core is free beyond its {executor.k}"
         )
+        return with_hot_shard(problem, find_hot_shard_of(executor, speeds))
     return f"{executor.name}: no move of shards helps"
 
 

@@ -29,7 +29,7 @@ from penstock.control.policy.allocating import (
 )
 from penstock.control.policy.demand import MMK, MODELS, Demand, derive_demand, derive_station
 from penstock.control.policy.following import Followed
-from penstock.control.policy.hotness import find_hot_shard
+from penstock.control.policy.hotness import find_hot_shard, with_hot_shard
 from penstock.control.policy.mapping import is_known, tail_factor
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_options
@@ -245,12 +245,12 @@ class DrsPolicy:
         problem = f"{sum(wanted.values())} cores are wanted and {usable} can be had"
         helps = must or busiest(loads, dealt) < (1 - 2 * self.min_gain) * busiest(loads, held)
         cores = dealt if helps else held
-        action = f"{count(sum(cores.values()), 'core')} as {in_ratio(cores)}" if helps else ""
+        change = f"{sum(held.values())} -> {count(sum(cores.values()), 'core')}{in_ratio(cores, ' as ')}"
         return [
             replace(
                 want,
                 cores={name: cores[name] for name in want.cores},
-                action=action,
+                action=change if helps else "",
                 problem=want.problem or problem,
                 predicted_s=want.group.predict({name: cores[name] for name in want.cores}),
             )
@@ -267,7 +267,7 @@ class DrsPolicy:
         predicted = max((want.predicted_s for want in wants), default=0.0)
         cores = {name: k for want in wants if want.action for name, k in want.cores.items()}
         waited = self._changed_at_s is None or now.at_s - self._changed_at_s >= self.reallocation_s
-        problems = "; ".join(dict.fromkeys(want.problem for want in wants if want.problem))
+        problems = "; ".join(dict.fromkeys(_problem_of(want) for want in wants if want.problem))
         cause = f"{symptom}: {problems}" if problems else symptom
         exceeds = sum(want.group.total for want in wants) > usable
         if cores and not (waited or exceeds):
@@ -322,7 +322,7 @@ class DrsPolicy:
 
     def _describe_wanted(self, wants: list[Want]) -> str:
         wanted = {name: k for want in wants if want.action for name, k in want.cores.items()}
-        return f"{count(sum(wanted.values()), 'core')} as {in_ratio(wanted)}"
+        return f"{count(sum(wanted.values()), 'core')}{in_ratio(wanted, ' as ')}"
 
     def _bound_s(self, sla: SLA) -> float:
         return self.t_max_s if self.t_max_s is not None else sla.latency / tail_factor(sla)
@@ -341,6 +341,10 @@ def _waiting_s(executor: ExecutorEstimate) -> float:
     """Return how long all tasks of an executor together work on what waits."""
     service_per_s = sum(task.service_per_s for task in executor.tasks if is_known(task.service_per_s))
     return float(executor.backlog_rows.sum()) / service_per_s if service_per_s > 0 else 0.0
+
+
+def _problem_of(want: Want) -> str:
+    return with_hot_shard(want.problem, want.group.hot)
 
 
 def _grows(want: Want) -> bool:

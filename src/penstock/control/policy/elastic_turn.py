@@ -101,6 +101,11 @@ class Turn:
         name = max(known, key=lambda one: (known[one], one))
         return name, known[name]
 
+    @property
+    def named(self) -> str:
+        """The executor that the symptom names: the one that rows spend most time in where that is measured."""
+        return self.slowest[0] if self.is_measured_over and self.slowest is not None else self.worst
+
     @cached_property
     def hot(self) -> HotShard | None:
         """A shard that rows are late for whatever is done."""

@@ -28,6 +28,7 @@ from penstock.control.policy.elastic_turn import (
     describe_change,
     predict_tasks_s,
 )
+from penstock.control.policy.hotness import with_hot_shard
 from penstock.control.policy.imbalance import FINE, ImbalanceWatch, is_worth_it
 from penstock.control.policy.mapping import is_known
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
@@ -182,18 +183,19 @@ class ElasticutorPolicy:
 
     def _change(self, turn: Turn, sizing: Sizing) -> Proposal:
         if not sizing.reached and turn.now.at_s - self._changed_at_s < self.settle_s:
-            why = f"{sizing.problem}, and cores changed less than {self.settle_s:g} s ago"
+            problem = with_hot_shard(sizing.problem, turn.hot)
+            why = f"{problem}, and cores changed less than {self.settle_s:g} s ago"
             return no_change(turn.symptom, why, turn.options(), sizing.predicted_s)
         add = self._negotiator.ask(turn.now, turn.limits, max(sizing.missing, turn.total - turn.usable))
         placements = self._place(turn, sizing.cores if _is_worth_it(turn, sizing) else turn.cores)
         plan = self._plan({name: one.plan for name, one in placements.items()}, add)
-        problem = sizing.problem or str(turn.hot or "")
+        problem = with_hot_shard(sizing.problem, turn.hot)
         if plan is None:
             why = problem or "cores and shards are as the model wants them"
             return no_change(turn.symptom, why, turn.options(), sizing.predicted_s)
         if any(one.added or one.dropped for one in placements.values()):
             self._changed_at_s = turn.now.at_s
-        action = describe_change(turn.now, placements, add)
+        action = describe_change(turn.now, placements, add) + _explain_choice(turn, sizing, placements)
         if not sizing.reached:
             action += f"; predicted {in_ms(sizing.predicted_s)}: {problem}"
         chosen = Option(action, sizing.predicted_s)
@@ -314,8 +316,21 @@ def _is_worth_it(turn: Turn, sizing: Sizing) -> bool:
     return busiest(loads, sizing.cores) < 0.9 * busiest(loads, turn.cores)
 
 
+def _explain_choice(turn: Turn, sizing: Sizing, placements: Mapping[str, Placement]) -> str:
+    """Say why others than the executor that the symptom names get cores; nothing where that gets some, or nobody does."""
+    wider = [name for name, one in placements.items() if one.plan.k > turn.cores[name]]
+    if not wider or turn.named in wider:
+        return ""
+    names = ", ".join(wider)
+    if not math.isfinite(sizing.predicted_s):
+        return f"; cores go by load, to {names} first"
+    if turn.stations.is_each:
+        return f"; the model has {names} over the bound"
+    return f"; a core more lowers the predicted latency most in {names}"
+
+
 def _explain_nothing(turn: Turn) -> str:
-    name = turn.slowest[0] if turn.is_measured_over and turn.slowest is not None else turn.worst
+    name = turn.named
     return (
         f"tasks of {name} are {turn.busy(name):.0%} busy, {turn.total} of {count(turn.usable, 'core')} are "
         "held; no plan is predicted to help"

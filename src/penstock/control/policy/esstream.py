@@ -21,7 +21,7 @@ from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.plan.shards import derive_shards
 from penstock.control.policy.allocating import busiest, spread_by_load
 from penstock.control.policy.demand import Demand, derive_demand
-from penstock.control.policy.hotness import find_hot_shard
+from penstock.control.policy.hotness import find_hot_shard, with_hot_shard
 from penstock.control.policy.marginal import derive_best_k, describe_change, predict_mmk_s
 from penstock.control.policy.negotiation import Negotiator, derive_usable_cores
 from penstock.control.policy.nodeloads import (
@@ -137,8 +137,7 @@ class EsStreamPolicy:
         if unplaced and not problem:
             problem = f"{count(unplaced, 'task')} fit on no node within {self.alpha:.0%} of its resources"
         hot = find_hot_shard(now, held)
-        if hot is not None and not problem:
-            problem = str(hot)
+        problem = with_hot_shard(problem, hot)
         if plan.changes_nothing:
             before_s = before_s if hot is None or hot.is_served else math.inf
             waits = (

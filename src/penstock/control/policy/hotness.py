@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 
 HOT_CORES = 0.95
 """Share of the fastest core there is from which on no plan can help a shard."""
@@ -42,11 +42,26 @@ def find_hot_shard(now: Estimate, names: Iterable[str]) -> HotShard | None:
 
 def _find(now: Estimate, name: str) -> HotShard | None:
     executor = now.executors.get(name)
-    if executor is None or not executor.k or float(executor.load.sum()) <= 0:
+    speeds = (node.speed for node in now.nodes.values() if node.cores > 0)
+    return None if executor is None else find_hot_shard_of(executor, speeds)
+
+
+def find_hot_shard_of(executor: ExecutorEstimate, speeds: Iterable[float]) -> HotShard | None:
+    """Return the hottest shard of one executor where it is too hot; None where it is not.
+
+    Args:
+        speeds: of the nodes that it could be on, besides those of its tasks.
+    """
+    if not executor.k or float(executor.load.sum()) <= 0:
         return None
-    speeds = [*executor.task_speeds(), *(node.speed for node in now.nodes.values() if node.cores > 0)]
     hottest = int(executor.load.argmax())
-    cores = float(executor.load[hottest]) / max(*speeds, 1e-9)
+    cores = float(executor.load[hottest]) / max(*executor.task_speeds(), *speeds, 1e-9)
     if cores < HOT_CORES:
         return None
-    return HotShard(name, hottest, float(executor.load[hottest] / executor.load.sum()), cores)
+    return HotShard(executor.name, hottest, float(executor.load[hottest] / executor.load.sum()), cores)
+
+
+def with_hot_shard(problem: str, hot: HotShard | None) -> str:
+    """Return a problem and, where one shard alone needs a core or more, that too: no core more would help that one."""
+    told = [] if hot is None or str(hot) in problem else [str(hot)]
+    return "; ".join([problem, *told] if problem else told)

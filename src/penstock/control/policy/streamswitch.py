@@ -200,7 +200,9 @@ class StreamSwitchPolicy:
         options = [Option(BALANCE, balancing.after.worst_s, feasible=cured)] if balancing is not None else []
         options += [Option(SCALE_OUT, wider.after.worst_s)] if wider is not None else []
         choice = balancing if cured else wider or self._worthwhile(switch, balancing, source)
-        why = "" if choice is not None else explain_nothing(executor, switch, source, node)
+        why = (
+            "" if choice is not None else explain_nothing(executor, switch, source, node, free.speed.values())
+        )
         return Diagnosis(
             executor.name,
             switch,

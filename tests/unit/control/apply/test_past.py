@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.apply.actuator import Outcome, Ticket
 from penstock.control.apply.journal import Journal
-from penstock.control.apply.past import Beginning, Past
+from penstock.control.apply.past import Beginning, Past, pressure_of
 from penstock.control.measure.estimate import Estimate
 from penstock.control.plan.guards import Guards
 from penstock.control.plan.plan import ExecutorPlan, Plan
@@ -86,3 +88,28 @@ def test_nothing_is_named_while_what_was_done_since_has_not_settled() -> None:
         run.see(0.1)
     run.act(2, "b", run.see(0.1))
     assert run.find(run.see(2.0)) is None and run.find(run.see(2.0)) is None
+
+
+def with_hot_shard(now: Estimate, name: str) -> Estimate:
+    """The same rows, one shard of which takes more than a core."""
+    load = now.executors[name].load.copy()
+    load[0] = 1.2
+    return replace(now, executors={**now.executors, name: replace(now.executors[name], load=load)})
+
+
+def test_nothing_is_blamed_for_a_shard_that_needs_more_than_a_core() -> None:
+    run = Run()
+    run.act(1, "a", run.see(0.1))
+    assert [run.find(with_hot_shard(run.see(2.0), "b")) for _ in range(6)] == [None] * 6
+    assert run.find(run.see(2.0)) == 1
+
+
+def test_what_chance_makes_of_the_rows_done_is_known_from_how_many_were_counted() -> None:
+    now = Run().see(0.1)
+    counted = {
+        name: replace(one, done_per_s=10.0, done_over_s=2.5 if name == "a" else None)
+        for name, one in now.executors.items()
+    }
+    pressure = pressure_of(replace(now, executors=counted))
+    assert pressure.done_per_s == 20.0 and pressure.chance_per_s == pytest.approx(2.0)
+    assert not pressure.has_hot_shard

@@ -70,6 +70,7 @@ def test_the_load_of_an_overloaded_task_is_what_arrives_not_what_it_manages() ->
     assert match.backlog_rows[0] > 2000
     assert match.latency_s[0] > 2.0
     assert match.done_per_s == pytest.approx(200.0)
+    assert match.done_over_s == pytest.approx(1.0)
 
 
 @settings(max_examples=60, deadline=None)

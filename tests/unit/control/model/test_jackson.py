@@ -13,6 +13,7 @@ from penstock.control.measure.estimate import Estimate, ExecutorEstimate, TaskEs
 from penstock.control.model.jackson import (
     Network,
     derive_network,
+    find_flushed,
     network_latency_s,
     solve_traffic,
 )
@@ -155,3 +156,19 @@ def test_a_producer_that_falls_behind_is_expected_to_send_more_once_it_keeps_up(
         sources_per_s={"in": 200.0},
     )
     assert solve_traffic(derive_network(now)).rate_per_s == pytest.approx({"a": 200.0, "b": 100.0})
+
+
+def test_a_producer_that_works_off_a_backlog_is_expected_to_send_less_once_it_has() -> None:
+    now = Estimate(
+        at_s=0.0,
+        executors={
+            "a": executor("a", 100.0, useful=3.0),
+            "b": executor("b", 600.0, useful=6.0),
+            "c": executor("c", 60.0, useful=0.6),
+        },
+        nodes={},
+        edges={("in", "a"): 100.0, ("in", "c"): 60.0, ("a", "b"): 600.0},
+        sources_per_s={"in": 160.0},
+    )
+    assert solve_traffic(derive_network(now)).rate_per_s == pytest.approx({"a": 100.0, "b": 200.0, "c": 60.0})
+    assert find_flushed(now) == {"b"}

@@ -116,3 +116,30 @@ def test_a_task_that_stays_on_a_node_that_is_not_known_passes() -> None:
     check_plan(of_match({0: "a", 1: "a"}, [1, 1, 0, 0, -1, -1]), gone, LIMITS)
     with pytest.raises(PlanError, match="node 'a', which does not exist"):
         check_plan(of_match({0: "a", 1: "a", 2: "a"}, [0, 1, 2, 2, -1, -1]), gone, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (
+            ExecutorPlan({0: "a"}, [0, 0, 0, 0, -1, -1]),  # type: ignore[arg-type]
+            "task_of of executor 'match' is a list: give an array of 6 whole numbers, the task of each shard",
+        ),
+        (
+            ExecutorPlan({0: "a"}, np.zeros(6)),  # type: ignore[arg-type]
+            "task_of of executor 'match' is an array of 1 dimensions of float64: give an array of 6 whole numbers",
+        ),
+        (
+            ExecutorPlan({0: "a"}, np.zeros((2, 3), np.int32)),
+            "task_of of executor 'match' is an array of 2 dimensions of int32",
+        ),
+        (
+            ExecutorPlan({0: "a"}, np.zeros(4, np.int32)),
+            "'match' maps 4 shards and its operator has 6: map every shard",
+        ),
+        ({0: "a"}, "'match' has a dict: give an ExecutorPlan"),
+    ],
+)
+def test_a_plan_of_the_wrong_shape_is_refused_with_what_is_needed(wanted: ExecutorPlan, said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        check_plan(Plan({"match": wanted}), NOW, LIMITS)

@@ -231,6 +231,41 @@ def test_an_action_after_which_more_rows_are_done_is_not_what_rows_wait_for() ->
         assert judge(did, 0.6, 1000.0, 0.5, SETTINGS, Pressure(0.8, 0.4, done)) == said
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "seconds", "answer"),
+    [
+        (10.0, 6.0, 1.0, None),
+        (10.0, 6.0, 5.0, None),
+        (10.0, 6.0, 10.0, "rows done fell from 10 to 6 a second after decision 7"),
+        (10.0, 0.0, 1.0, "rows done fell from 10 to 0 a second after decision 7"),
+        (1_000.0, 600.0, 1.0, "rows done fell from 1,000 to 600 a second after decision 7"),
+    ],
+)
+def test_fewer_rows_done_are_no_evidence_where_chance_makes_as_much_of_so_few(
+    before: float, now: float, seconds: float, answer: str | None
+) -> None:
+    def pressed(done: float) -> Pressure:
+        return Pressure(1.2, 5.0, done, math.sqrt(done / seconds))
+
+    did = action(TWO, SKEWED, observed_s=0.6, pressure=pressed(before))
+    assert judge(did, 6.0, 1000.0, 0.5, SETTINGS, pressed(now)) == answer
+
+
+@pytest.mark.parametrize(
+    ("done", "rate", "answer"),
+    [
+        (800.0, 1000.0, None),
+        (400.0, 1000.0, "rows done fell from 800 to 400 a second after decision 7"),
+        (400.0, 500.0, None),
+    ],
+)
+def test_latency_that_a_shard_beyond_any_core_explains_is_no_decisions_fault(
+    done: float, rate: float, answer: str | None
+) -> None:
+    did = action(TWO, SKEWED, observed_s=0.116, predicted_s=0.1, pressure=Pressure(0.8, 0.1, 800.0))
+    assert judge(did, 0.508, rate, 0.5, SETTINGS, Pressure(1.2, 0.4, done, has_hot_shard=True)) == answer
+
+
 def test_the_plan_before_comes_back_only_where_its_nodes_still_are() -> None:
     back = plan_back(action(TWO, SKEWED), {"match": SKEWED}, {"n1": None})
     assert back is not None and back.executors["match"] is TWO

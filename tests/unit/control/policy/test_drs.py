@@ -358,7 +358,7 @@ def test_drs_lb_says_whether_the_number_fits_or_t_ra_holds_another_back(
     world, policy = World({"a": station}), make_drs_lb(margin=0.2, t_min_s=0.0)
     policy._changed_at_s = changed_at_s
     moved = next(one for one in world.run(policy, 5) if one.plan is not None)
-    held = "while the last re-allocation is less than 60 s old, which holds 5 cores as 5 back"
+    held = "while the last re-allocation is less than 60 s old, which holds 5 cores back"
     assert moved.symptom.endswith("while the number of cores fits" if changed_at_s is None else held)
 
 
@@ -485,3 +485,31 @@ def test_a_limit_on_cores_that_fell_is_obeyed_at_once(policy: str, scope: str) -
     world.limits = Limits(max_cores=held - 1)
     world.run(made, 3)
     assert 8 <= world.k("a") + world.k("b") <= held - 1
+
+
+def test_of_one_operator_no_ratio_is_told() -> None:
+    def said(policy: DrsPolicy, rate: float, k: int, cores: int = 64, **more: object) -> str:
+        world = World(
+            {"work": make_station(np.full(64, rate / 64), 100.0, k)},
+            nodes={"n0": NodeEstimate("n0", cores)},
+            limits=Limits(max_cores=cores),
+            **more,  # type: ignore[arg-type]
+        )
+        world.run(policy, 40)
+        return "\n".join(
+            f"{one.symptom}; {one.action}; {[option.action for option in one.options]}"
+            for one in world.proposals
+        )
+
+    assert "work: 8 -> 1 core;" in said(DrsPolicy(reallocation_s=0), 10.0, 8)
+    assert "all: 2 -> 8 cores;" in (split := said(DrsPolicy(k_max=8), 150.0, 2))
+    assert "2 cores, predicted" in split and "'split 8 cores'" in split
+    assert "; 1 -> 2 cores;" in (short := said(DrsPolicy(), 500.0, 1, cores=2))
+    assert "all: 2 cores by load;" in (least := said(DrsPolicy(k_max=2), 500.0, 1))
+    assert " as " not in split + short + least and ", 2;" not in least
+
+
+def test_of_several_operators_the_ratio_is_told() -> None:
+    world = video(8, 12, 1)
+    world.run(DrsPolicy(k_max=22), 1)
+    assert world.proposals[0].action == "all: split 22 cores as 1:9:12"

@@ -440,3 +440,48 @@ def test_imbalance_is_answered_at_once_near_the_limit_of_a_task_and_after_patien
     found = world.run(ElasticutorPolicy(patience=3), turns)
     assert [one.plan is not None for one in found] == [False] * (turns - 1) + [True]
     assert "within 1000 ms" in found[-1].symptom
+
+
+def two_in_a_row(rate: float, other: float, k: int, **more: object) -> World:
+    """Rows pass `a`, one task of which has most of them, then `c`, whose tasks are equally busy."""
+    return World(
+        {
+            "a": make_station(skewed(0.65) * rate / 1000, 100.0, 2),
+            "c": make_station(EVEN * other / 1000, 100.0, k),
+        },
+        edges={("in", "a"): rate, ("a", "c"): other},
+        sources={"in": rate},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("make", [ElasticutorPolicy, make_naive_ec])
+@pytest.mark.parametrize(
+    ("world", "seen_s", "why"),
+    [
+        (
+            two_in_a_row(100.0, 60.0, 1, sla=SLA(0.028)),
+            0.01,
+            "a core more lowers the predicted latency most in c",
+        ),
+        (
+            two_in_a_row(100.0, 60.0, 1, sla=SLA(0.024, scope="operator")),
+            0.01,
+            "the model has c over the bound",
+        ),
+        (
+            two_in_a_row(
+                220.0, 240.0, 2, nodes={"n0": NodeEstimate("n0", 5)}, limits=Limits(5), sla=SLA(0.5)
+            ),
+            0.01,
+            "cores go by load, to c first",
+        ),
+    ],
+)
+def test_where_another_executor_than_the_busiest_gets_a_core_it_is_said_why(
+    make: Callable[[], ElasticutorPolicy], world: World, seen_s: float, why: str
+) -> None:
+    found = make().propose(world.estimate(latency_s=seen_s), world.sla, world.limits)
+    assert "task 0 of a holds 77% of load" in found.symptom
+    assert "a: moved 8 shards" in found.action and "c: " in found.action
+    assert f"; {why}" in found.action
