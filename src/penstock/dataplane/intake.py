@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from penstock.dataplane.levels import APART_RATIO, TaskRates
 from penstock.dataplane.program import StageSpec
 from penstock.dataplane.records import Record
-from penstock.dataplane.rowtimes import FIRST_MOST_ROWS, LATE_RATIO, SLOW_RATIO, RowTime, follow
+from penstock.dataplane.rowtimes import FIRST_MOST_ROWS, RowTime
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.taking import Budget
 
@@ -38,8 +38,10 @@ class Intake:
         if spec.hold_s is not None:
             self.hold = (spec.hold_s, spec.hold_bytes)
         self.rates = TaskRates()
-        self._rows_per_s = 0.0
         self._row_time = RowTime()
+        """By the useful time of the busiest task."""
+        self._epoch_time = RowTime()
+        """By the whole time of epochs."""
         self._row_bytes = 0.0
 
     def learn(self, record: Record, rows: int, epoch_s: float) -> None:
@@ -52,14 +54,9 @@ class Intake:
 
     def _learn_rate(self, rows: int, epoch_s: float, longest_task_s: float) -> None:
         longest_s, few_rows = self._settings.max_epoch_s, self._settings.min_epoch_rows
-        self._row_time.learn(rows, max(1e-6, longest_task_s), longest_s, few_rows)
-        # A few rows tell nothing, unless they took so long that it was they and no overhead: without that, rows that are
-        # slow and come one by one would be taken for fast ones, and the first burst of them would be one endless epoch.
-        is_slow = rows > 0 and longest_task_s >= SLOW_RATIO * longest_s
-        sample = rows / max(1e-6, epoch_s)
-        if rows < few_rows and not is_slow and not 0 < self._rows_per_s < sample:
-            return
-        self._rows_per_s = follow(self._rows_per_s or sample, sample, longest_task_s > LATE_RATIO * longest_s)
+        busy_s = max(1e-6, longest_task_s)
+        self._row_time.learn(rows, busy_s, longest_s, few_rows)
+        self._epoch_time.learn(rows, busy_s, longest_s, few_rows, max(1e-6, epoch_s))
 
     def _learn_size(self, record: Record, rows: int) -> None:
         written = sum(segment.extent.length for part in record.parts for segment in part.segments)
@@ -85,11 +82,11 @@ class Intake:
 
     def _predicted_rows(self, in_step: bool) -> int:
         longest_s, few_rows = self._settings.max_epoch_s, self._settings.min_epoch_rows
-        if not self._rows_per_s:
+        if not self._epoch_time.rate:
             whole = in_step or self._kind == "source"
             return FIRST_MOST_ROWS if whole else self._row_time.first_rows(FIRST_ROWS, longest_s)
         least = few_rows if in_step else self._row_time.least(few_rows, longest_s)
-        return int(max(self._rows_per_s * longest_s, least))
+        return int(max(self._epoch_time.rate * longest_s, least))
 
     def task_rows(self, row_bytes: float, tasks: Sequence[int], shards: int) -> dict[int, float] | None:
         """Rows of this size that each task may take in the next epoch; None where one budget is for all of them, since
@@ -128,7 +125,7 @@ class Intake:
         """
         if self._kind != "operator":
             return None
-        if not self._rows_per_s:
+        if not self._epoch_time.rate:
             return FIRST_PORTION_ROWS
         portion_s = max(PORTION_RATIO * self._settings.max_epoch_s, PORTION_S)
-        return max(_PORTION_ROWS, int(self._rows_per_s * portion_s))
+        return max(_PORTION_ROWS, int(self._epoch_time.rate * portion_s))

@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -57,14 +58,19 @@ class TaskRates:
                 self._times[part.task].learn(part.rows_in, part.busy_us / 1e6, longest_s, few_rows)
 
     def rows_in(self, seconds: float, tasks: Collection[int]) -> dict[int, float] | None:
-        """Return how many rows each of some tasks does in so many seconds; a new one as many as the others do on the mean,
+        """Return how many rows each of some tasks does in so many seconds; a new one as many as most of the others do,
         None while nothing is known of any."""
         rates = {task: self._times[task].rate for task in tasks if task in self._times}
         known = [rate for rate in rates.values() if rate]
         if not known:
             return None
-        usual = sum(known) / len(known)
+        usual = median(known)
         return {task: (rates.get(task) or usual) * seconds for task in tasks}
+
+    def forget(self, task: int) -> None:
+        """Forget a task that has ended: the next one of its number is another."""
+        self._times.pop(task, None)
+        self._leases.pop(task, None)
 
     def least(self, task: int, few_rows: float, longest_s: float) -> float:
         """Return how many rows a task may always take in an epoch."""

@@ -295,6 +295,7 @@ class Placing:
             run.timers.pop(index, None)
             run.unconfirmed.discard(index)
             run.losses.pop(index, None)
+            run.intake.rates.forget(index)
         if gone:
             self._engine.serving.assign()
 

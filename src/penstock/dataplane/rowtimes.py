@@ -9,8 +9,12 @@ SLOW_RATIO = 0.05
 """Share of the longest epoch that few rows must take to tell what rows take: no overhead is that large."""
 LATE_RATIO = 2.0
 """Times the longest epoch from which on rows took so long that a rate by which they should not have is given up."""
-BELIEVED_RATIO = 4.0
+BELIEVED_RATIO = 1.5
 """Times what such an epoch has shown that a rate is then believed to be at most."""
+POOLED_RATIO = 0.5
+"""Share of the longest epoch that epochs of few rows are taken together for: one row may have been a cheap one."""
+POOLED_EPOCHS = 8
+"""Epochs that are taken together at most."""
 TRIED_EPOCHS = 8
 """Epochs of few rows, as many in each, after which more are tried."""
 FIRST_MOST_ROWS = 16_384
@@ -30,7 +34,8 @@ class RowTime:
     """Rows per second of useful time.
 
     A few rows tell nothing unless they took long: then it was they and no overhead. But no overhead makes rows seem faster
-    than they are, so what is faster than known is believed of any number of them.
+    than they are, so what is faster than known is believed of few rows too, taken together over some epochs: of rows that
+    differ in cost the cheap ones would else say how fast all are.
     """
 
     def __init__(self) -> None:
@@ -42,20 +47,42 @@ class RowTime:
         """What one more row took, where two epochs of few rows differed."""
         self._alike = 0
         """Epochs of as many rows each since then: they tell nothing of one more."""
+        self._pooled: list[tuple[int, float, bool]] = []
+        """Epochs of few rows that are taken together: rows, time, and whether they took long."""
 
-    def learn(self, rows: int, busy_s: float, longest_s: float, few_rows: float) -> None:
-        """Take in an epoch of so many rows that a task was busy with; one without rows tells nothing of them."""
+    def learn(
+        self, rows: int, busy_s: float, longest_s: float, few_rows: float, whole_s: float | None = None
+    ) -> None:
+        """Take in an epoch of so many rows that a task was busy with; one without rows tells nothing of them.
+
+        Args:
+            whole_s: what the rate is to be over, where that is not the time the task was busy.
+        """
         if rows <= 0 or busy_s <= 0:
             return
-        sample = rows / busy_s
-        if rows >= few_rows or busy_s >= SLOW_RATIO * longest_s or 0 < self.rate < sample:
-            self.rate = follow(self.rate or sample, sample, busy_s > LATE_RATIO * longest_s)
+        self._follow(rows, busy_s, busy_s if whole_s is None else whole_s, longest_s, few_rows)
         if rows > few_rows:
             self._more_s = None
         elif self._rows and rows != self._rows:
             self._more_s = max(0.0, (busy_s - self._busy_s) / (rows - self._rows))
         self._alike = self._alike + 1 if rows == self._rows else 0
         self._rows, self._busy_s = (rows, busy_s) if rows <= few_rows else (0, 0.0)
+
+    def _follow(self, rows: int, busy_s: float, whole_s: float, longest_s: float, few_rows: float) -> None:
+        late, slow = busy_s > LATE_RATIO * longest_s, busy_s >= SLOW_RATIO * longest_s
+        if rows >= few_rows or late or (slow and not self.rate):
+            self._pooled.clear()
+            self.rate = follow(self.rate or rows / whole_s, rows / whole_s, late)
+            return
+        self._pooled.append((rows, whole_s, slow))
+        pooled_s = sum(one_s for _, one_s, _ in self._pooled)
+        if len(self._pooled) < POOLED_EPOCHS and pooled_s < POOLED_RATIO * longest_s:
+            return
+        sample = sum(some for some, _, _ in self._pooled) / pooled_s
+        slow_s = sum(one_s for _, one_s, took_long in self._pooled if took_long)
+        if self.rate and (sample > self.rate or slow_s > pooled_s / 2):
+            self.rate = follow(self.rate, sample)
+        self._pooled.clear()
 
     def least(self, few_rows: float, longest_s: float) -> float:
         """Return how many rows an epoch may always take: `few_rows`, or fewer where they are known to take longer than an

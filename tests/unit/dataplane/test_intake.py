@@ -68,7 +68,7 @@ def test_the_first_epoch_is_small_and_fast_rows_have_their_whole_budget_after_a_
 @pytest.mark.parametrize("overhead_s", [0.002, 0.15, 0.3])
 def test_a_rate_that_is_wrong_by_any_factor_recovers(run: Run, overhead_s: float) -> None:
     for wrong in (1e-6, 1.0, 1e9):
-        run.intake._rows_per_s = run.intake._row_time.rate = wrong
+        run.intake._epoch_time.rate = run.intake._row_time.rate = wrong
         for _ in range(40):
             rows = min(run.intake.budget().rows, 100_000)
             see(run, rows, epoch_s=0.01 + overhead_s + rows / 1e4, longest_task_s=overhead_s + rows / 1e4)

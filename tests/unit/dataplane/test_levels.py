@@ -14,6 +14,7 @@ from penstock.dataplane.levels import APART_RATIO, READ_S, TaskRates, derive_lev
 from penstock.dataplane.positions import START, ChannelKey, ShardGroup
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import Position, TaskPart
+from penstock.dataplane.rowtimes import POOLED_EPOCHS
 from penstock.dataplane.standing import Moved, advance, waiting_rows
 from penstock.dataplane.taking import Budget, take_epoch
 from penstock.dataplane.watermarks import Channels
@@ -314,8 +315,32 @@ def test_a_task_may_take_few_rows_however_little_is_known_of_it_unless_they_are_
         rates.learn([part(0, 100, 0.001), part(1, 2, 1.0)], 0.2, 10)
     assert rates.least(0, 64.0, 0.2) == rates.least(7, 64.0, 0.2) == 64.0
     assert rates.least(1, 64.0, 0.2) == 1.0
+    for _ in range(POOLED_EPOCHS - 1):
+        rates.learn([part(1, 1, 0.002)], 0.2, 10)
+    assert rates.least(1, 64.0, 0.2) < 5, "one that is fast may have been a cheap one"
     rates.learn([part(1, 1, 0.002)], 0.2, 10)
-    assert rates.least(1, 64.0, 0.2) > 40, "a single row that is fast tells so"
+    assert rates.least(1, 64.0, 0.2) > 40, "some tell so"
+
+
+def test_cheap_rows_among_dear_ones_do_not_make_all_of_them_seem_fast() -> None:
+    """Rows of 10 ms on average that come one or two at a time, then in a burst: it is to take no longer than an epoch may."""
+    rng, rates = np.random.default_rng(3), TaskRates()
+    believed = []
+    for _ in range(2_000):
+        rows = int(rng.integers(1, 3))
+        rates.learn([part(0, rows, float(rng.exponential(0.01, rows).sum()))], 0.2, 60)
+        known = rates.rows_in(1.0, [0])
+        believed.append(known[0] if known is not None else 0.0)
+    assert 80 < np.mean(believed[100:]) < 160 and np.quantile(believed[100:], 0.99) < 250
+
+
+def test_a_task_that_has_ended_leaves_nothing_to_the_next_of_its_number() -> None:
+    rates = TaskRates()
+    for _ in range(3):
+        rates.learn([part(0, 100, 0.5), part(1, 100, 0.05), part(2, 100, 0.5)], 0.2, 10)
+    assert rates.rows_in(1.0, [0, 1, 2, 3]) == pytest.approx({0: 200.0, 1: 2_000.0, 2: 200.0, 3: 200.0})
+    rates.forget(1)
+    assert rates.rows_in(1.0, [0, 1]) == pytest.approx({0: 200.0, 1: 200.0})
 
 
 def test_growth_is_believed_sooner_than_decline() -> None:

@@ -23,7 +23,7 @@ def driver(tmp_path: Path) -> Driver:
 
 
 def learn(driver: Driver, stage: str, rows_per_s: float) -> None:
-    driver.engine.runs[stage].intake._rows_per_s = rows_per_s
+    driver.engine.runs[stage].intake._epoch_time.rate = rows_per_s
 
 
 def test_portions_are_small_until_the_rate_is_known(driver: Driver) -> None:

@@ -22,6 +22,8 @@ from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.hotness import find_hot_shard
 from penstock.control.sla import SLA
 
+EPOCH_CHANCE = 0.5
+"""Deviation of the rows that a count is off by because epochs end when they end, in epochs."""
 _KEEP_S = 600.0
 """Actions older than this are no longer looked at by guards."""
 
@@ -257,11 +259,13 @@ def _done_per_s(one: ExecutorEstimate) -> float:
 
 
 def _chance_per_s(one: ExecutorEstimate) -> float:
-    """What chance alone makes of the rows done: of n within t seconds, √n / t. The same rows pass several executors, so
-    that these add up, not their squares."""
+    """What chance alone makes of the rows done: of n within t seconds, √n / t, and those of an epoch more or less, since
+    they are counted by epochs. The same rows pass several executors, so that these add up, not their squares."""
     if not one.done_per_s or not one.done_over_s:
         return 0.0
-    return math.sqrt(one.done_per_s / one.done_over_s)
+    epoch_s = (one.processing_s or 0.0) + (one.commit_s or 0.0)
+    rows = one.done_per_s * one.done_over_s
+    return math.hypot(math.sqrt(rows), one.done_per_s * epoch_s * EPOCH_CHANCE) / one.done_over_s
 
 
 def _waiting_s(one: ExecutorEstimate) -> float:

@@ -113,3 +113,13 @@ def test_what_chance_makes_of_the_rows_done_is_known_from_how_many_were_counted(
     pressure = pressure_of(replace(now, executors=counted))
     assert pressure.done_per_s == 20.0 and pressure.chance_per_s == pytest.approx(2.0)
     assert not pressure.has_hot_shard
+
+
+def test_rows_that_are_counted_by_epochs_are_off_by_part_of_one() -> None:
+    now = Run().see(0.1)
+    counted = {
+        name: replace(one, done_per_s=2_400.0, done_over_s=1.0, processing_s=2.5, commit_s=0.5)
+        for name, one in now.executors.items()
+        if name == "a"
+    }
+    assert pressure_of(replace(now, executors=counted)).chance_per_s > 2_400.0
