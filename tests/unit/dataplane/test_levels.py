@@ -323,7 +323,7 @@ def test_a_task_may_take_few_rows_however_little_is_known_of_it_unless_they_are_
 
 
 def test_cheap_rows_among_dear_ones_do_not_make_all_of_them_seem_fast() -> None:
-    """Rows of 10 ms on average that come one or two at a time, then in a burst: it is to take no longer than an epoch may."""
+    """Rows of 10 ms on average that come one or two at a time: their burst is to take no longer than an epoch may."""
     rng, rates = np.random.default_rng(3), TaskRates()
     believed = []
     for _ in range(2_000):
