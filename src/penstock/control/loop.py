@@ -7,8 +7,9 @@ policies; here stands only the order of things.
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -59,9 +60,24 @@ class ControlLoop:
         self._turned_s = -math.inf
         self.stated = ""
         """The policy with its options, for the journal; empty where that is not known."""
+        self._guard = threading.Lock()
+        self._turning = False
+        self._changes: list[Callable[[], None]] = []
+        """Asked for in the middle of a turn."""
 
     def turn(self, sample: Sample) -> Decision:
         """Take one sample and decide; a plan that passes the guards is handed to the actuator."""
+        with self._guard:
+            self._turning = True
+        try:
+            return self._turn(sample)
+        finally:
+            with self._guard:
+                self._turning, changes, self._changes = False, self._changes, []
+                for change in changes:
+                    change()
+
+    def _turn(self, sample: Sample) -> Decision:
         now = self.measurer.rest(sample) if sample.paused else self.measurer.measure(sample, self.sla.window)
         self._turned_s = now.at_s
         self._take_manual(now)
@@ -78,16 +94,43 @@ class ControlLoop:
     def use(self, policy: Policy, stated: str = "") -> None:
         """Decide by another policy from the next turn on; actions under way are followed up all the same.
 
-        What the one before did is not counted among the actions that it may take within a minute.
+        What the one before did is not counted among the actions that it may take within a minute, and is not rolled back.
+        May be called from any thread, as the two after it may: a turn under way ends as it began.
 
         Args:
             stated: the policy with its options, as `make_policy` reads it; empty where that is not known.
         """
+        self._change(lambda: self._set_policy(policy, stated))
+
+    def change_sla(self, sla: SLA) -> None:
+        """Hold another bound from the next turn on. One that bounds another quantity leaves earlier actions unjudged: what was
+        measured before them cannot be compared."""
+        self._change(lambda: self._set_sla(sla))
+
+    def hold(self, sla: SLA, policy: Policy, stated: str, guards: Guards) -> None:
+        """Hold another bound by another policy, within other guards, all of it from the same turn on."""
+
+        def change() -> None:
+            self._set_sla(sla)
+            self._set_policy(policy, stated)
+            self.guards = guards
+
+        self._change(change)
+
+    def _change(self, change: Callable[[], None]) -> None:
+        with self._guard:
+            if self._turning:
+                self._changes.append(change)
+            else:
+                change()
+
+    def _set_policy(self, policy: Policy, stated: str) -> None:
         self.policy, self.stated = policy, stated
         self._past.used_s = self._turned_s
 
-    def change_sla(self, sla: SLA) -> None:
-        """Hold another bound from the next turn on."""
+    def _set_sla(self, sla: SLA) -> None:
+        if (sla.quantile, sla.scope, sla.window) != (self.sla.quantile, self.sla.scope, self.sla.window):
+            self._past.forget_latency()
         self.sla = sla
 
     def note_manual(self, now_s: float, sentence: str) -> None:

@@ -100,14 +100,13 @@ class Elasticity:
             self._hold(sla, chosen, state_policy(policy, **options), every_s)
 
     def _hold(self, sla: SLA, chosen: Policy, stated: str, every_s: float | None) -> None:
+        write = self._open_journal() if self._steering is None else None
         self._quantile = None if sla.is_mean else float(sla.quantile)
         self._ask("hold", lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
             if stated and (stated, sla) == (self._steering.loop.stated, self._steering.loop.sla):
                 return  # what is held already goes on, with all that its policy remembers
-            self._steering.loop.change_sla(sla)
-            self._steering.loop.use(chosen, stated)
-            self._steering.loop.guards = guards_of(chosen)
+            self._steering.loop.hold(sla, chosen, stated, guards_of(chosen))
             return
         loop = ControlLoop(
             Measurer(Measuring(smoothing=Adapting()), fit=EpochFits()),
@@ -116,7 +115,7 @@ class Elasticity:
             self._limits(),
             guards_of(chosen),
             WithinShare(self._actuator, self._share) if self._cores else self._actuator,
-            Journal(write=self._open_journal(), run=uuid.uuid4().hex, clock=time.time),
+            Journal(write=write, run=uuid.uuid4().hex, clock=time.time),
         )
         loop.use(chosen, stated)
         self._steering = Steering(loop, self._take, every_s or self.every_s, self._refresh)
@@ -124,7 +123,8 @@ class Elasticity:
     def _open_journal(self) -> Callable[[bytes], None] | None:
         if not self.journal:
             return None
-        self._file = JournalFile(self.journal)
+        if self._file is None:
+            self._file = JournalFile(self.journal)
         return self._file.add
 
     def rates(self, seconds: float = 2.0) -> tuple[list[OperatorRate], str]:

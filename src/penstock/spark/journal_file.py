@@ -6,8 +6,11 @@ It is no part of the checkpoint: nothing depends on it, and a file that cannot b
 from __future__ import annotations
 
 import logging
+import os
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from penstock.errors import DeclarationError
 
@@ -24,11 +27,7 @@ class JournalFile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = threading.Lock()
-        try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._file = Path(path).open("ab")  # noqa: SIM115
-        except OSError as error:
-            raise DeclarationError(f"option 'journal': {path} cannot be written: {error.strerror}.") from None
+        self._file = _open(path)
 
     def add(self, line: bytes) -> None:
         """Append one line."""
@@ -39,10 +38,38 @@ class JournalFile:
                 self._file.write(line + b"\n")
                 self._file.flush()
             except OSError as error:
-                self._file.close()
                 _log.warning("decisions are no longer written to %s: %s.", self._path, error.strerror)
+                with suppress(OSError):  # what is buffered is tried once more, and lost
+                    self._file.close()
 
     def close(self) -> None:
         with self._lock:
-            if not self._file.closed:
+            with suppress(OSError):
                 self._file.close()
+
+
+def check_journal(path: str) -> None:
+    """Make sure that decisions can be appended to a file; nothing is asked where no path is given.
+
+    Raises:
+        DeclarationError: it cannot be opened.
+    """
+    if path:
+        _open(path).close()
+
+
+def _open(path: str) -> BinaryIO:
+    """Open a journal behind its last whole line: what a driver that was killed left of a line gets its end."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        file = Path(path).open("a+b")  # noqa: SIM115
+        if file.tell() and not _ends_whole(file):
+            file.write(b"\n")
+        return file
+    except OSError as error:
+        raise DeclarationError(f"option 'journal': {path} cannot be written: {error.strerror}.") from None
+
+
+def _ends_whole(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"

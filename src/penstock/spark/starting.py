@@ -23,6 +23,7 @@ from penstock.errors import SessionError
 from penstock.spark.batch_ingest import BatchIngest
 from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
+from penstock.spark.journal_file import check_journal
 from penstock.spark.progress import Identity
 from penstock.spark.query import Query
 from penstock.spark.running import make_way
@@ -63,6 +64,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     if declared.sla is not None:
         # What is wrong with it is said before anything runs.
         make_policy_for(declared.sla, declared.policy or DEFAULT, **declared.policy_options)
+        check_journal(_journal_of(declared))
     settings = Settings(**_settings_of(declared))
     declared = declared.with_root(with_imported(declared.root, PosixDisk(), checkpoint))
     program = compile_program(
@@ -134,16 +136,24 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
         shell.start()
         for ingest in query._ingests:
             ingest.start()
+        _hold_bound(query, declared)
+        query._begin()
     except BaseException:
         query.stop()
         raise
-    query.elasticity.journal = JOURNAL.of(declared.options).removeprefix("file:")
+    return query
+
+
+def _hold_bound(query: Query, declared: Declared) -> None:
+    query.elasticity.journal = _journal_of(declared)
     query.elasticity.every_s = CONTROL_SECONDS.of(declared.options)
     query.elasticity.max_nodes = MAX_NODES.of(declared.options)
     if declared.sla is not None:
         query.elasticity.hold(declared.sla, declared.policy or DEFAULT, **declared.policy_options)
-    query._begin()
-    return query
+
+
+def _journal_of(declared: Declared) -> str:
+    return JOURNAL.of(declared.options).removeprefix("file:")
 
 
 def _open_exports(disk: Disk, opened: Opened, keep_bytes: int) -> dict[str, ExportFolder]:

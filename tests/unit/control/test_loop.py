@@ -619,6 +619,58 @@ def test_a_new_policy_is_not_held_back_for_what_the_one_before_it_did() -> None:
     assert len(plane.applied) == 6
 
 
+@pytest.mark.parametrize("swapped", ["advise", "static"])
+def test_a_policy_that_touches_nothing_rolls_nothing_back_that_another_did(swapped: str) -> None:
+    plane = FakePlane([55.0] * 4)
+    loop = loop_on(plane, Scripted(move_all_to(1)), settle_s=3, hysteresis_s=1e9)
+    loop.turn(plane.step())
+    assert loop.turn(plane.step()).acted
+    loop.use(make_policy(swapped), swapped)
+    assert not any(loop.turn(plane.step()).acted for _ in range(30)) and len(plane.applied) == 1
+
+
+@pytest.mark.parametrize("other", [SLA(0.5, quantile=0.99), SLA(0.5, scope="operator"), SLA(0.5, 5.0)])
+def test_a_bound_on_another_quantity_leaves_earlier_actions_unjudged(other: SLA) -> None:
+    for settles in (0, 2):  # carried out before the change, and under way at it
+        plane = FakePlane([55.0] * 4)
+        loop = loop_on(plane, Scripted(move_all_to(1)), settle_s=3, hysteresis_s=1e9)
+        loop.turn(plane.step())
+        assert loop.turn(plane.step()).acted
+        for _ in range(settles):
+            loop.turn(plane.step())
+        loop.change_sla(other)
+        assert not any(loop.turn(plane.step()).acted for _ in range(30))
+
+
+def test_a_lower_bound_on_the_same_quantity_does_not() -> None:
+    plane = FakePlane([55.0] * 4)
+    loop = loop_on(plane, Scripted(move_all_to(1)), settle_s=3, hysteresis_s=1e9)
+    for _ in range(3):
+        loop.turn(plane.step())
+    loop.change_sla(SLA(0.4))
+    assert any("rolled back" in loop.turn(plane.step()).action for _ in range(30))
+
+
+def test_a_turn_ends_by_the_policy_and_the_bound_that_it_began_with() -> None:
+    plane, then = FakePlane([50.0, 50.0]), Scripted(lambda now: QUIET)
+    then.name = "then"
+    plane.refuse = "no"
+
+    def swaps(now: Estimate) -> Proposal:
+        loop.hold(SLA(0.1), then, "then:x=1", replace(loop.guards, max_actions_per_minute=1))
+        return move_all_to(1)(now)
+
+    first = Scripted(swaps)
+    loop = loop_on(plane, first)
+    loop.turn(plane.step())
+    decision = loop.turn(plane.step())
+    inputs = loop.journal.entries()[-1].inputs
+    assert (decision.policy, decision.stated, first.failures, then.failures) == ("scripted", "", ["no"], [])
+    assert inputs is not None and inputs.sla == SLA(0.5)
+    assert (loop.sla, loop.policy, loop.stated) == (SLA(0.1), then, "then:x=1")
+    assert loop.guards.max_actions_per_minute == 1 and loop.turn(plane.step()).stated == "then:x=1"
+
+
 def test_an_impossible_plan_is_refused_before_anybody_tries_it() -> None:
     plane = FakePlane([50.0] * 4)
 

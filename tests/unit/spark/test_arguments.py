@@ -146,10 +146,10 @@ def test_a_bound_may_be_a_number_of_seconds() -> None:
 def test_a_bound_that_is_held_already_goes_on_with_its_policy() -> None:
     loop = SimpleNamespace(stated="", sla=None, guards=None, used=0)
 
-    def use(policy: Any, stated: str) -> None:
-        loop.stated, loop.used = stated, loop.used + 1
+    def hold(sla: SLA, policy: Any, stated: str, guards: Any) -> None:
+        loop.sla, loop.stated, loop.used = sla, stated, loop.used + 1
 
-    loop.use, loop.change_sla = use, lambda sla: setattr(loop, "sla", sla)
+    loop.hold = hold
     elasticity = Elasticity.__new__(Elasticity)
     elasticity._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
     elasticity._steering = SimpleNamespace(loop=loop)  # type: ignore[assignment]
@@ -166,9 +166,7 @@ def test_a_bound_that_is_held_already_goes_on_with_its_policy() -> None:
 
 def test_options_of_a_policy_are_given_where_a_bound_is_held() -> None:
     seen: list[Any] = []
-    loop = SimpleNamespace(
-        stated="", sla=None, change_sla=seen.append, use=lambda policy, stated: seen.append(policy)
-    )
+    loop = SimpleNamespace(stated="", sla=None, hold=lambda *given: seen.extend(given[:2]))
     elasticity = Elasticity.__new__(Elasticity)
     elasticity._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
     elasticity._steering = SimpleNamespace(loop=loop)  # type: ignore[assignment]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.control.apply.actuator import Outcome
@@ -270,8 +270,8 @@ def decode_entry(line: bytes | str) -> Entry:
 
 
 def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
-    """Return the entries of a journal's lines, each with all that became known of it, one run after the other. A last line
-    that was cut off in the middle is left out. Where lines do not say which run they are of, one begins where numbers do
+    """Return the entries of a journal's lines, each with all that became known of it, one run after the other. A line that
+    was cut off in the middle is left out where it is the last one of its run. Where lines do not say which run they are of, one begins where numbers do
     not go on.
 
     Raises:
@@ -280,9 +280,9 @@ def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
     kept = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     found: dict[tuple[str, int], Entry] = {}
     unnamed, last = 0, 0
-    for number, line in kept:
-        if number == kept[-1][0] and _is_cut_off(line):
-            break
+    for at, (number, line) in enumerate(kept):
+        if _is_cut_off(line) and _may_be_cut(kept[at + 1 :], found):
+            continue
         try:
             entry = decode_entry(line)
         except JournalError as error:
@@ -297,6 +297,17 @@ def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
             entry = replace(known, decision=entry.decision, turns=known.turns + entry.turns)
         found[place] = entry
     return list(found.values())
+
+
+def _may_be_cut(after: list[tuple[int, bytes | str]], found: Mapping[tuple[str, int], Entry]) -> bool:
+    """Say whether a run may have ended before some lines: there are none, or the first of them begins another one, by name."""
+    if not after:
+        return True
+    try:
+        run = decode_entry(after[0][1]).run
+    except JournalError:
+        return False
+    return bool(run) and all(run != known for known, _ in found)
 
 
 def _is_cut_off(line: bytes | str) -> bool:

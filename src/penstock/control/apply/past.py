@@ -62,6 +62,8 @@ class Past:
         self._unjudged: set[int] = set()
         self._observed: deque[tuple[float, float]] = deque(maxlen=1000)
         self._unobserved: int | None = None
+        self._incomparable: set[int] = set()
+        """Under way when another latency began to be measured."""
         self.manual_s: float | None = None
         """When something was last changed by hand."""
         self.used_s = -math.inf
@@ -96,6 +98,14 @@ class Past:
         """Note that a person changed something: no decision before it is rolled back over it."""
         self.manual_s = at_s
 
+    def forget_latency(self) -> None:
+        """Note that another latency is measured from now on: nothing that was done is judged by it."""
+        self._observed.clear()
+        self._unsettled.clear()
+        self._unjudged.clear()
+        self._unobserved = None
+        self._incomparable = set(self._tickets)
+
     def expect(self, number: int) -> None:
         """Note that a decision without a plan predicted the latency of the next turn."""
         self._unobserved = number
@@ -116,11 +126,11 @@ class Past:
                 self._journal.note_outcome(number, outcome)
                 self._end(number, now.at_s)
                 self._note_ended(number, now.at_s, outcome)
-                if outcome.ok:
+                if not outcome.ok:
+                    failures.append(outcome.reason)
+                elif number not in self._incomparable:
                     self._unsettled.add(number)
                     self._unjudged.add(number)
-                else:
-                    failures.append(outcome.reason)
         failures += self._follow_up_nodes()
         self._forget(now.at_s)
         return failures
@@ -140,7 +150,8 @@ class Past:
         """Return an action, the reason and the plan before it, if latency got worse after it and nothing else was done
         for its executors since; the newest first.
 
-        An action is watched from when it has settled, for a time; it is named until it is `settled`.
+        An action is watched from when it has settled, for a time; it is named until it is `settled`. Those from before a
+        change by hand, or before another policy began to decide, are not named.
         """
         if now.invalid is not None or not self._unjudged:
             return None
@@ -157,9 +168,9 @@ class Past:
                 self._unsettled.discard(action.number)
                 self._journal.note_observed(action.number, observed_s)
             reason = judge(action, observed_s, rate_per_s, sla.latency, guards, pressure)
-            by_hand = self.manual_s is not None and action.at_s <= self.manual_s
-            superseded = superseded or by_hand
-            if age_s >= guards.blame_s or by_hand or (reason is not None and superseded):
+            settled = action.at_s <= max(self.used_s, -math.inf if self.manual_s is None else self.manual_s)
+            superseded = superseded or settled
+            if age_s >= guards.blame_s or settled or (reason is not None and superseded):
                 self._unjudged.discard(action.number)
             if reason is not None and not superseded and not obscured:
                 try:

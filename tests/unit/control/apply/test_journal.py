@@ -207,6 +207,22 @@ def test_what_became_known_later_is_put_together_and_a_cut_last_line_is_left_out
         read_entries([lines[0][:100], *lines])
 
 
+def test_a_line_that_a_killed_run_left_does_not_hide_the_runs_after_it() -> None:
+    def lines_of(run: str) -> list[bytes]:
+        found: list[bytes] = []
+        journal = Journal(write=found.append, run=run)
+        journal.add(decision(1, f"seen by {run}"), EMPTY)
+        journal.add(decision(2, "done", acted=True), EMPTY)
+        return found
+
+    first, second = lines_of("one"), lines_of("two")
+    found = read_entries([*first, first[1][:40], *second])
+    assert [entry.run for entry in found] == ["one", "one", "two", "two"]
+    for broken in ([first[0], first[0][:40], first[1]], [*first, first[1][:40], b"what"]):
+        with pytest.raises(JournalError, match="is no decision"):
+            read_entries(broken)
+
+
 def test_fields_of_another_version_do_no_harm() -> None:
     line = encode_entry(Entry(decision(1), EMPTY))
     newer = line.replace(b'"symptom"', b'"colour":"red","symptom"')
