@@ -91,6 +91,8 @@ class ExecutorEstimate:
     """`load` dealt among shards with few rows as it was over minutes, with the same sum; None where that is the same."""
     done_over_s: float | None = None
     """Time over which `done_per_s` was counted."""
+    completed_per_s: float | None = None
+    """The same, smoothed as the rates of arrivals and edges are, so that they may be compared."""
 
     @property
     def dealt_load(self) -> F64:

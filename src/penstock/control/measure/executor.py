@@ -44,7 +44,9 @@ class ExecutorMeasure:
         self.sample, self.at_s = sample, at_s
         self.intervals = 0
         self._trace = ShardTrace(at_s, sample.arrived, sample.completed)
-        self._arrivals, self._bytes_in, self._bytes_out = (smoothing.start() for _ in range(3))
+        self._arrivals, self._completions = smoothing.start(), smoothing.start()
+        self._bytes_in, self._bytes_out = smoothing.start(), smoothing.start()
+        self._completed_per_s: float | None = None
         self._dispersion = Dispersion()
         self._measured: deque[tuple[float, float, int, ExecutorSample]] = deque()
         shards = len(sample.task_of)
@@ -127,7 +129,7 @@ class ExecutorMeasure:
         """Put arrivals and completions into slots; those that were missed are interpolated (StreamSwitch 4.3)."""
         elapsed_s = at_s - self.at_s
         arrived, completed = after.arrived - before.arrived, after.completed - before.completed
-        per_s = arrived / elapsed_s
+        per_s, completed_per_s = arrived / elapsed_s, max(float(completed.sum()), 0.0) / elapsed_s
         if inherited is not None:
             per_s = np.where(new, inherited.arrival_per_s, per_s)
         in_per_s = max((after.in_bytes - before.in_bytes) / elapsed_s, 0.0)
@@ -143,6 +145,7 @@ class ExecutorMeasure:
             else:
                 self._trace.add(end_s, after.arrived, after.completed)
             self._arrival_per_s = self._arrivals.add(per_s, end_s - last_s)
+            self._completed_per_s = self._completions.add_number(completed_per_s, end_s - last_s)
             self._bytes_per_s = (
                 self._bytes_in.add_number(in_per_s, end_s - last_s),
                 self._bytes_out.add_number(out_per_s, end_s - last_s),
@@ -232,6 +235,7 @@ class ExecutorMeasure:
             sum(rows) / counted_s if counted_s > 0 else None,
             self._lasting.derive_load(self._arrival_per_s, load, row_s, held, self._arrivals.span_s),
             counted_s if counted_s > 0 else None,
+            self._completed_per_s,
         )
 
 

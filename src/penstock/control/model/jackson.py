@@ -7,13 +7,13 @@ station model stands inside (DRS III-A, Elasticutor 4.1). Decides nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.control.measure.estimate import Estimate
+from penstock.control.measure.estimate import Estimate, ExecutorEstimate
 from penstock.control.model.queues import ModelError
 from penstock.control.model.stations import StationModel
 
@@ -81,11 +81,11 @@ def network_latency_s(
 def derive_network(now: Estimate) -> Network:
     """Return the network that an estimate describes; executors of one operator count together.
 
-    A ratio is what an edge carries over what its producer completes. A producer that falls behind completes less
-    than arrives, one that works off a backlog more: its useful time says how much, and once it keeps up its consumers see
-    what arrives at it, no less and no more.
+    A ratio is what an edge carries over what its producer completes, counted over the same time. A producer that falls
+    behind completes less than arrives, one that works off a backlog more, and once it keeps up its consumers see what
+    arrives at it, no less and no more.
     """
-    arriving, completing = _flows(now)
+    arriving, completing = _flows(now, _count_completed)
     external = dict.fromkeys(arriving, 0.0)
     ratios: dict[tuple[str, str], float] = {}
     for (producer, consumer), rate in now.edges.items():
@@ -100,9 +100,11 @@ def derive_network(now: Estimate) -> Network:
 
 
 def find_flushed(now: Estimate) -> set[str]:
-    """Return the operators at which more arrives than will last: one before them works off what had waited."""
-    arriving, completing = _flows(now)
-    todo = [name for name, rate in arriving.items() if completing[name] > rate * CATCHES_UP]
+    """Return the operators at which more arrives than will last: one before them works off what had waited, by what it
+    completes and by its useful time, for each of them alone is off where rows become dearer or come by epochs."""
+    arriving, counted = _flows(now, _count_completed)
+    _, worked = _flows(now, _derive_worked)
+    todo = [name for name, rate in arriving.items() if min(counted[name], worked[name]) > rate * CATCHES_UP]
     found: set[str] = set()
     while todo:
         producer = todo.pop()
@@ -112,17 +114,25 @@ def find_flushed(now: Estimate) -> set[str]:
     return found
 
 
-def _flows(now: Estimate) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the rows a second that arrive at each operator, and those that it completes, by its useful time."""
+def _flows(
+    now: Estimate, completes: Callable[[ExecutorEstimate], float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the rows a second that arrive at each operator, and those that it completes."""
     arriving: dict[str, float] = {}
     completing: dict[str, float] = {}
     for executor in now.executors.values():
-        rate = executor.rate_per_s
-        worked = sum(task.useful_ratio * task.service_per_s for task in executor.tasks)
-        completes = worked if worked > 0 else rate
-        arriving[executor.operator] = arriving.get(executor.operator, 0.0) + rate
-        completing[executor.operator] = completing.get(executor.operator, 0.0) + completes
+        arriving[executor.operator] = arriving.get(executor.operator, 0.0) + executor.rate_per_s
+        completing[executor.operator] = completing.get(executor.operator, 0.0) + completes(executor)
     return arriving, completing
+
+
+def _count_completed(executor: ExecutorEstimate) -> float:
+    return executor.completed_per_s or _derive_worked(executor)
+
+
+def _derive_worked(executor: ExecutorEstimate) -> float:
+    worked = sum(task.useful_ratio * task.service_per_s for task in executor.tasks)
+    return worked if worked > 0 else executor.rate_per_s
 
 
 def _checked(

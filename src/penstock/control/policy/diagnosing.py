@@ -78,11 +78,11 @@ def explain_nothing(
     return f"{executor.name}: no move of shards helps"
 
 
-def explain_out_of_reach(executor: ExecutorEstimate, switch: Switch, bound_s: float) -> str:
+def explain_out_of_reach(executor: ExecutorEstimate, least_s: float, bound_s: float) -> str:
     """Return why no deal of shards to any number of tasks meets a bound, and which bound could be met."""
     return (
-        f"{executor.name}: nothing can help: a task with hardly any rows is projected to take {in_ms(switch.least_s)} for"
-        f" one, and the bound is {in_ms(bound_s)}; only a bound over {in_ms(switch.least_s)} can be met"
+        f"{executor.name}: nothing can help: a task with hardly any rows is projected to take {in_ms(least_s)} for"
+        f" one, and the bound is {in_ms(bound_s)}; only a bound over {in_ms(least_s)} can be met"
     )
 
 

@@ -6,6 +6,7 @@ talks to the resource manager.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,16 @@ class FreeCores:
         if near in fast:
             return near
         return max(fast, key=lambda name: (self.by_node[name] * self.speed[name], name), default=None)
+
+    def fastest_s(self, service_per_s: float) -> float:
+        """Return the time of a row on the fastest core that is free; infinite where none is.
+
+        Args:
+            service_per_s: rows a second on a node of speed 1.
+        """
+        open_nodes = [name for name, cores in self.by_node.items() if cores > 0] if self.left > 0 else []
+        fastest = max((self.speed[name] for name in open_nodes), default=0.0)
+        return 1.0 / (service_per_s * fastest) if service_per_s * fastest > 0 else math.inf
 
     def offer(self, wanted: int, others: int) -> FreeCores:
         """Return what one of several may take: all that the others do not want, or its share where cores are short.

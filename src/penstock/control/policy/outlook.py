@@ -120,8 +120,8 @@ class Demand:
 
     @property
     def least_s(self) -> float:
-        """Mean latency of rows on a task that has next to nothing to do, its margin kept: no bound under it is held."""
-        return 1.0 / (self.service_per_s * self._usable)
+        """Mean latency of rows on a task of speed 1 that has next to nothing to do."""
+        return 1.0 / self.service_per_s
 
     @property
     def _usable(self) -> float:

@@ -309,7 +309,9 @@ class PenstockPolicy:
         told = treated or ill or self._choose_calm(now, limits, findings, miss)
         symptom = "; ".join(describe(found.study, sla) for found in told)
         symptom = f"{miss}: {symptom}" if miss else symptom
-        out_of_reach = explain_out_of_reach(whole, [found.study for found in findings], sla)
+        speed = max((node.speed for node in now.nodes.values() if node.cores > 0), default=1.0)
+        studies = [found.study for found in findings]
+        out_of_reach = explain_out_of_reach(whole, studies, sla, speed) if miss else ""
         options = whole.derive_options(before_s, ((found.study.name, found.options) for found in told))
         allowed = [f for f in treated if self._may_act(now.at_s, f.study.name, urgent=urgent)]
         if treated and not allowed:

@@ -178,11 +178,12 @@ class StreamSwitchPolicy:
     ) -> Diagnosis:
         """Balance where that cures, else scale out, else balance where that helps, else say why nothing does."""
         severe = [at for at, health in enumerate(healths) if health == Health.SEVERE]
-        if switch.least_s > bound_s and switch.headroom.min() > 0:
+        least_s = min(switch.least_s, free.fastest_s((1.0 - switch.margin) * executor.service_per_s))
+        if least_s > bound_s and switch.headroom.min() > 0:
             # No task meets the bound, however little it has to do, and those there are keep up: more would only be more.
             source = min(severe, key=lambda at: (float(switch.headroom[at]), at))
             symptom = describe_severe(executor, switch, instantaneous, source, bound_s)
-            why = explain_out_of_reach(executor, switch, bound_s)
+            why = explain_out_of_reach(executor, least_s, bound_s)
             return Diagnosis(executor.name, switch, Health.SEVERE, symptom, None, why)
         curable = [at for at in severe if switch.can_be_cured(at, bound_s)]
         treatable = curable or [at for at in severe if switch.can_be_relieved(at)] or severe

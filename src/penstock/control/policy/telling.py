@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import FreeCores
 from penstock.control.policy.outlook import derive_row_s
 from penstock.control.policy.predicting import Whole
@@ -58,18 +59,23 @@ def describe_miss(observed_s: float | None, predicted_s: float, sla: SLA) -> str
     return ""
 
 
-def explain_out_of_reach(whole: Whole, studies: Sequence[Study], sla: SLA) -> str:
-    """Return by how much no number of tasks holds a bound, and which one could be held; empty where some number may."""
-    least_s = whole.predict_s({one.name: one.demand.least_s for one in studies})
+def explain_out_of_reach(whole: Whole, studies: Sequence[Study], sla: SLA, speed: float) -> str:
+    """Return by how much no number of tasks holds a bound that is missed, and which one could be held; empty where some
+    number may.
+
+    Args:
+        speed: of the fastest node.
+    """
+    row_s = {one.name: one.demand.least_s / max(speed, 1e-9) for one in studies}
+    least_s = whole.predict_s(row_s)
     if least_s <= sla.latency:
         return ""
-    named = sorted(studies, key=lambda one: (-one.demand.least_s, one.name))[:SLOWEST_NAMED]
-    each = ", ".join(
-        f"{in_ms(one.demand.least_s)} in {one.name}" for one in sorted(named, key=lambda one: one.name)
-    )
+    named = sorted(row_s, key=lambda name: (-row_s[name], name))[:SLOWEST_NAMED]
+    each = ", ".join(f"{in_ms(row_s[name])} in {name}" for name in sorted(named))
+    tail = "" if sla.is_mean else f", and its {name_measure(sla)} is taken to be {tail_factor(sla):.3g} times that"
     return (
-        f"no number of tasks holds a bound of {in_ms(sla.latency)}: a row takes {each} even where none waits; ask for more"
-        f" than {in_ms(least_s)}"
+        f"no number of tasks holds a bound of {in_ms(sla.latency)}: a row takes {each} even where none waits{tail}; ask for"
+        f" more than {in_ms(least_s)}"
     )
 
 

@@ -125,6 +125,27 @@ def test_a_bound_below_one_row_is_said_to_be_out_of_reach() -> None:
     assert said.action == "no change: nothing can help"
 
 
+@pytest.mark.parametrize(
+    ("sla", "measured"),
+    [
+        (SLA(0.010, scope="operator"), {}),  # a row takes 9.1 ms, 9.5 ms with what waits
+        (SLA(0.045, quantile=0.99), {"latency_s": 0.0091, "latency_p99_s": 0.0125}),
+    ],
+)
+def test_a_bound_that_is_held_is_not_called_out_of_reach(sla: SLA, measured: dict[str, float]) -> None:
+    world = World({"match": make_station(flat(5), 110.0, 1)}, sla=sla)
+    policy = PenstockPolicy()
+    for _ in range(30):
+        said = world.turn(policy, **measured)
+        assert "no number of tasks" not in said.symptom and "nothing can help" not in said.action
+
+
+def test_a_faster_node_brings_a_bound_within_reach() -> None:
+    nodes = {"n0": NodeEstimate("n0", 4, speed=0.5), "n1": NodeEstimate("n1", 4, speed=2.0)}
+    world = World({"match": make_station(flat(10), 200.0, 2)}, nodes, sla=SLA(0.004, scope="operator"))
+    assert "no number of tasks" not in world.turn(PenstockPolicy()).symptom
+
+
 def test_it_waits_while_measurements_are_missing_and_recovers_after() -> None:
     world = World({"match": make_station(flat(1000), 200.0, 5)})
     policy = PenstockPolicy()

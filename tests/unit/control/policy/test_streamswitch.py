@@ -352,3 +352,17 @@ def test_a_bound_under_what_an_idle_task_takes_is_one_diagnosis_with_the_bound_t
     assert 5 <= world.k("a") <= 8 and len(world.nodes) == 1, "as many as serve the load, and no more"
     assert all(one.plan is None for one in found[10:])
     assert "only a bound over 125 ms can be met" in found[-1].action
+
+
+def test_a_faster_node_that_is_free_brings_a_bound_within_reach() -> None:
+    nodes = {"n0": NodeEstimate("n0", 4, speed=0.5), "n1": NodeEstimate("n1", 8, speed=2.0)}
+    match = make_station(np.full(32, 20 / 32), 100.0, 2, node="n0")
+    world = World({"match": match}, nodes, Limits(12, 2, 2, 8), SLA(0.020, scope="operator"))
+    world.run(StreamSwitchPolicy(), 20)
+    assert world.plans and "n1" in set(world.stations["match"].tasks.values())
+    for free in (Limits(2), Limits(12)):
+        slow = {"n0": NodeEstimate("n0", 4, speed=0.5), "n1": NodeEstimate("n1", 8, speed=0.5)}
+        match = make_station(np.full(32, 20 / 32), 100.0, 2, node="n0")
+        world = World({"match": match}, slow, free, SLA(0.020, scope="operator"))
+        world.run(StreamSwitchPolicy(), 20)
+        assert not world.plans and "only a bound over 25 ms" in world.proposals[-1].action
