@@ -34,6 +34,8 @@ _engines: list[Engine] = []
 _guard = threading.Lock()
 _giving = threading.Lock()
 """For whoever gives cores: two queries that grow at the same moment do not both get the last one."""
+GIVING_S = 5.0
+"""How long a query waits for another that is being given cores; one whose driver thread is stuck holds up no other."""
 
 
 def join(engine: Engine) -> None:
@@ -100,9 +102,15 @@ class WithinShare:
         Raises:
             PlanError: it cannot be carried out, or another query took the cores since it was made; nothing has changed.
         """
-        with _giving:
+        if not _giving.acquire(timeout=GIVING_S):
+            raise PlanError(
+                f"plan: another query of the session has been taking cores for {GIVING_S:g} s; tried again later."
+            )
+        try:
             check_share(plan, self._actuator.current(), self._share())
             return self._actuator.apply(plan)
+        finally:
+            _giving.release()
 
     def current(self) -> Mapping[str, ExecutorPlan]:
         return self._actuator.current()

@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,7 +87,9 @@ class NodeMeter:
         self._root = root
         self._grant = grant
         self._listed_at = float("-inf")
-        self._below_root: list[int] = []
+        self._below_root: list[int] | None = None
+        self._unseen_cpu_s, self._unseen_bytes = 0.0, 0
+        """What processes had used when they were found, of which nobody knows when."""
         self._before: Usage | None = None
         self._own_before: Usage | None = None
 
@@ -124,8 +126,21 @@ class NodeMeter:
     def _read_usage(self) -> Usage:
         root, now = self._find_grant(), self._clock()
         if now - self._listed_at >= LIST_EVERY_S:
-            self._listed_at, self._below_root = now, list(_children(root))
-        return read_usage([root, *_tree(self._below_root)], now)
+            self._listed_at = now
+            self._list(root)
+        found = read_usage([root, *_tree(self._below_root or ())], now)
+        return replace(
+            found, cpu_s=found.cpu_s - self._unseen_cpu_s, io_bytes=found.io_bytes - self._unseen_bytes
+        )
+
+    def _list(self, root: int) -> None:
+        """Look for children of the node's process. What a new one has used by now is no load of the time since the last
+        reading: it may have been there for all of the time between two listings."""
+        known, self._below_root = self._below_root, list(_children(root))
+        if known is not None:
+            found = read_usage(list(_tree([pid for pid in self._below_root if pid not in known])), 0.0)
+            self._unseen_cpu_s += found.cpu_s
+            self._unseen_bytes += found.io_bytes
 
 
 def _try_read(read: Callable[[], Usage]) -> Usage | None:

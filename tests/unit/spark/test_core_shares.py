@@ -104,3 +104,12 @@ def test_of_two_policies_that_grow_at_once_the_second_is_refused_what_the_first_
     core_shares._engines.pop()
     assert actuator.status(actuator.apply(wider)) is None
     assert read_held(shell.engine).tasks == 6
+
+
+def test_a_query_that_is_stuck_while_it_takes_cores_keeps_no_other_from_deciding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(core_shares, "GIVING_S", 0.05)
+    actuator = WithinShare(None, lambda: 4)  # type: ignore[arg-type]
+    with core_shares._giving, pytest.raises(PlanError, match=r"taking cores for 0\.05 s; tried again later"):
+        actuator.apply(Plan({}))

@@ -97,6 +97,28 @@ def test_a_lease_reads_what_its_own_process_uses_of_the_node() -> None:
 
 
 @linux
+def test_what_a_process_used_before_it_was_found_is_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_load, "LIST_EVERY_S", 2.0)
+    now = [0.0]
+    meter = NodeMeter(root=os.getpid(), grant=NodeGrant(1, 1 << 30, 1 << 20), clock=lambda: now[0])
+    meter.read()
+    busy = "import time\nend = time.process_time() + 0.8\nwhile time.process_time() < end: pass\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", busy + "print(flush=True)\ninput()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdout.readline()
+        loads = []
+        for at_s in (1.0, 2.0, 3.0):
+            now[0] = at_s
+            loads.append(meter.read())
+        child.stdin.close()
+    assert max(load.cpu_ratio for load in loads if load is not None) < 0.5
+
+
+@linux
 def test_a_reading_takes_under_two_milliseconds() -> None:
     meter = NodeMeter(root=os.getpid(), grant=GRANT)
     meter.read()

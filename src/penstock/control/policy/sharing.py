@@ -149,7 +149,7 @@ class BoundSplit:
 
 
 def _derive_first(now: Estimate, operators: Mapping[str, Sequence[str]], least: float) -> dict[str, float]:
-    """Return operator -> weight by what a row takes on an idle task, epochs included; the mean is 1, and none is under
+    """Return operator -> weight by what a row takes on an idle task, epochs included, over the mean of that; none is under
     `least`. Empty while not all are known."""
     taken_s = {name: max(_row_s(now.executors[one]) for one in found) for name, found in operators.items()}
     mean_s = sum(taken_s.values()) / max(len(taken_s), 1)
