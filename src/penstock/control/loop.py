@@ -103,8 +103,10 @@ class ControlLoop:
         self._change(lambda: self._set_policy(policy, stated))
 
     def change_sla(self, sla: SLA) -> None:
-        """Hold another bound from the next turn on. One that bounds another quantity leaves earlier actions unjudged: what was
-        measured before them cannot be compared."""
+        """Hold another bound from the next turn on.
+
+        One that bounds another quantity leaves earlier actions unjudged: what was measured before cannot be compared.
+        """
         self._change(lambda: self._set_sla(sla))
 
     def hold(self, sla: SLA, policy: Policy, stated: str, guards: Guards) -> None:

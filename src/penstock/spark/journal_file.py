@@ -43,9 +43,8 @@ class JournalFile:
                     self._file.close()
 
     def close(self) -> None:
-        with self._lock:
-            with suppress(OSError):
-                self._file.close()
+        with self._lock, suppress(OSError):
+            self._file.close()
 
 
 def check_journal(path: str) -> None:

@@ -128,7 +128,7 @@ class NodeMeter:
         if now - self._listed_at >= LIST_EVERY_S:
             self._listed_at = now
             self._list(root)
-        found = read_usage([root, *_tree(self._below_root or ())], now)
+        found = read_usage([root, *_tree(self._below_root or [])], now)
         return replace(
             found, cpu_s=found.cpu_s - self._unseen_cpu_s, io_bytes=found.io_bytes - self._unseen_bytes
         )

@@ -270,9 +270,10 @@ def decode_entry(line: bytes | str) -> Entry:
 
 
 def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
-    """Return the entries of a journal's lines, each with all that became known of it, one run after the other. A line that
-    was cut off in the middle is left out where it is the last one of its run. Where lines do not say which run they are of, one begins where numbers do
-    not go on.
+    """Return the entries of a journal's lines, each with all that became known of it, one run after the other.
+
+    A line that was cut off in the middle is left out where it is the last one of its run. Where lines do not say which run
+    they are of, one begins where numbers do not go on.
 
     Raises:
         JournalError: another line is no entry; the message begins with its number.
@@ -300,7 +301,7 @@ def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
 
 
 def _may_be_cut(after: list[tuple[int, bytes | str]], found: Mapping[tuple[str, int], Entry]) -> bool:
-    """Say whether a run may have ended before some lines: there are none, or the first of them begins another one, by name."""
+    """Say whether a run may have ended before some lines: there are none, or the first of them begins another one."""
     if not after:
         return True
     try:

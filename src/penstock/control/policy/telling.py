@@ -72,7 +72,11 @@ def explain_out_of_reach(whole: Whole, studies: Sequence[Study], sla: SLA, speed
         return ""
     named = sorted(row_s, key=lambda name: (-row_s[name], name))[:SLOWEST_NAMED]
     each = ", ".join(f"{in_ms(row_s[name])} in {name}" for name in sorted(named))
-    tail = "" if sla.is_mean else f", and its {name_measure(sla)} is taken to be {tail_factor(sla):.3g} times that"
+    tail = (
+        ""
+        if sla.is_mean
+        else f", and its {name_measure(sla)} is taken to be {tail_factor(sla):.3g} times that"
+    )
     return (
         f"no number of tasks holds a bound of {in_ms(sla.latency)}: a row takes {each} even where none waits{tail}; ask for"
         f" more than {in_ms(least_s)}"

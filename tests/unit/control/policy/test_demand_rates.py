@@ -75,11 +75,9 @@ def passed_on(rows: int, done: int, row_s: dict[str, float], before: Sample | No
         busy_s = completed * row_s[name] * spread + (last.busy_s if last else 0.0)
         task = TaskSample(0, "n", float(busy_s.sum()), int(completions.sum()))
         state = np.zeros(shards, np.int64)
-        return ExecutorSample(
-            name, np.zeros(shards, np.int32), arrivals, completions, busy_s, state, (task,)
-        )
+        return ExecutorSample(name, np.zeros(shards, np.int32), arrivals, completions, busy_s, state, (task,))
 
-    total = {edge: count for edge, count in before.edges.items()} if before else {}
+    total = dict(before.edges) if before else {}
     edges = {("in", "a"): total.get(("in", "a"), 0) + rows, ("a", "b"): total.get(("a", "b"), 0) + done}
     source = {"in": edges["in", "a"]}
     both = {"a": more("a", rows, done), "b": more("b", done, done)}
