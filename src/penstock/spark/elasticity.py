@@ -73,6 +73,8 @@ class Elasticity:
         self._most_nodes = 1
         self._file: JournalFile | None = None
         self._sampled_s = 0.0
+        self._asked: tuple[str, SLA] | None = None
+        """Policy and bound that were asked for last: the loop holds them from its next turn on."""
         self._quantile: float | None = None
         """Of latency, where the SLA bounds one."""
         self._cores = real_cores(spark) if is_local(spark) else 0
@@ -104,8 +106,9 @@ class Elasticity:
         self._quantile = None if sla.is_mean else float(sla.quantile)
         self._ask("hold", lambda: judge_by(self._shell.engine, sla))
         if self._steering is not None:
-            if stated and (stated, sla) == (self._steering.loop.stated, self._steering.loop.sla):
+            if stated and (stated, sla) == self._asked:
                 return  # what is held already goes on, with all that its policy remembers
+            self._asked = stated, sla
             self._steering.loop.hold(sla, chosen, stated, guards_of(chosen))
             return
         loop = ControlLoop(
@@ -118,6 +121,7 @@ class Elasticity:
             Journal(write=write, run=uuid.uuid4().hex, clock=time.time),
         )
         loop.use(chosen, stated)
+        self._asked = stated, sla
         self._steering = Steering(loop, self._take, every_s or self.every_s, self._refresh)
 
     def _open_journal(self) -> Callable[[bytes], None] | None:
@@ -142,7 +146,12 @@ class Elasticity:
             raise PlanError(
                 f"no rates yet: {now.invalid if now is not None else 'the query is over'}; try again later."
             )
-        return derive_rates(now), f"rates of the last {seconds:g} s; {self._errors()}"
+        found = derive_rates(now)
+        if any(one.rate_per_s > 0 and not one.visits > 0 for one in found):
+            raise PlanError(
+                f"no rates yet: operators are at work on earlier rows, and none came in for {seconds:g} s; try again later."
+            )
+        return found, f"rates of the last {seconds:g} s; {self._errors()}"
 
     def _measure(self, measurer: Measurer) -> Estimate | None:
         if self._shell.over:

@@ -61,14 +61,20 @@ def _open(path: str) -> BinaryIO:
     """Open a journal behind its last whole line: what a driver that was killed left of a line gets its end."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        file = Path(path).open("a+b")  # noqa: SIM115
-        if file.tell() and not _ends_whole(file):
+        file = Path(path).open("ab")  # noqa: SIM115
+        if not _ends_whole(Path(path)):
             file.write(b"\n")
         return file
     except OSError as error:
-        raise DeclarationError(f"option 'journal': {path} cannot be written: {error.strerror}.") from None
+        raise DeclarationError(
+            f"option 'journal': {path} cannot be written: {error.strerror or error}."
+        ) from None
 
 
-def _ends_whole(file: BinaryIO) -> bool:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
+def _ends_whole(path: Path) -> bool:
+    """Say whether a file ends with a line; a pipe, and what may not be read, is taken to."""
+    if not path.is_file() or not path.stat().st_size or not os.access(path, os.R_OK):
+        return True
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,19 @@ def test_what_a_killed_driver_left_of_a_line_gets_its_end(tmp_path: Path) -> Non
     after.add(b'{"c": 3}')
     after.close()
     assert path.read_bytes().splitlines() == [b'{"a": 1}', b'{"b"', b'{"c": 3}']
+
+
+def test_decisions_may_go_to_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        journal = JournalFile(str(path))
+        journal.add(b'{"a": 1}')
+        assert os.read(reader, 100) == b'{"a": 1}\n'
+        journal.close()
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

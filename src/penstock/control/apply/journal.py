@@ -301,11 +301,12 @@ def read_entries(lines: Iterable[bytes | str]) -> list[Entry]:
 
 
 def _may_be_cut(after: list[tuple[int, bytes | str]], found: Mapping[tuple[str, int], Entry]) -> bool:
-    """Say whether a run may have ended before some lines: there are none, or the first of them begins another one."""
-    if not after:
+    """Say whether a run may have ended before some lines: there are none, or the first that is whole begins another one."""
+    whole = next((line for _, line in after if not _is_cut_off(line)), None)
+    if whole is None:
         return True
     try:
-        run = decode_entry(after[0][1]).run
+        run = decode_entry(whole).run
     except JournalError:
         return False
     return bool(run) and all(run != known for known, _ in found)

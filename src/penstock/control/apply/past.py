@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -24,6 +25,10 @@ from penstock.control.sla import SLA
 
 EPOCH_CHANCE = 0.5
 """Deviation of the rows that a count is off by because epochs end when they end, in epochs."""
+CHANCE_S, LEAST_TURNS = 30.0, 10
+"""Time before an action whose turns tell what chance makes of latency, and how many of them it takes."""
+WITHIN_ONE = 0.6827
+"""Share of a normal distribution that lies within one deviation of its mean."""
 _KEEP_S = 600.0
 """Actions older than this are no longer looked at by guards."""
 
@@ -91,6 +96,7 @@ class Past:
                 details.predicted_s,
                 rolls_back=details.rolls_back,
                 pressure=pressure_of(now),
+                chance_s=self._chance_s(now.at_s - CHANCE_S),
             )
         )
 
@@ -216,6 +222,15 @@ class Past:
                 self.refusals.forgive(action.plan)
             elif action.number == number:
                 self.refusals.note(at_s, action.plan, outcome.reason, begun=True)
+
+    def _chance_s(self, since_s: float) -> float:
+        """Return the deviation of latency that is chance, by how much it differs from one turn to the next: a rise that
+        lasts, or a burst, shows in few of them. 0 where too few turns were seen."""
+        recent = [latency_s for at_s, latency_s in self._observed if at_s >= since_s]
+        if len(recent) < LEAST_TURNS:
+            return 0.0
+        steps = sorted(abs(after - before) for before, after in pairwise(recent))
+        return steps[int(WITHIN_ONE * len(steps))] / math.sqrt(2.0)
 
     def _typical_s(self, since_s: float) -> float | None:
         recent = []

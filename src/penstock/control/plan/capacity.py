@@ -23,6 +23,9 @@ FACTORS = (1.0, 1.5, 10.0)
 MARGIN = 0.2
 """Share of a core that is left free, for skew and for what epochs cost."""
 
+CHANCE = 3.0
+"""Deviations by which a shard must have had more rows than an even share of them to be called the hottest."""
+
 
 @dataclass(frozen=True)
 class OperatorRate:
@@ -81,8 +84,14 @@ def derive_rates(now: Estimate) -> list[OperatorRate]:
 
 
 def _derive_hottest(executor: ExecutorEstimate) -> float:
+    """Return the share of the hottest shard; 0 where chance may have made it the hottest, as few rows were counted."""
     total = float(executor.load.sum())
-    return float(executor.load.max()) / total if total > 0 else 0.0
+    shards = int((executor.task_of >= 0).sum())
+    if total <= 0 or not shards:
+        return 0.0
+    share = float(executor.load.max()) / total
+    rows = executor.rate_per_s * (executor.done_over_s or 1.0)
+    return share if share * rows - CHANCE * math.sqrt(share * rows) > rows / shards else 0.0
 
 
 def _share_rows(now: Estimate) -> dict[str, float]:

@@ -45,7 +45,8 @@ class Guards:
     same_load_ratio: float = 0.1
     """An action is not blamed where the load has risen by more than this since."""
     beyond_chance: float = 3.0
-    """Standard deviations by which the rows that are done must have fallen for an action to be blamed for it."""
+    """Standard deviations by which the rows that are done must have fallen for an action to be blamed for it, or latency
+    must have risen."""
     saturated_ratio: float = 0.9
     """Load of the busiest task from which on an executor is taken to be saturated: the rest goes to epochs."""
 
@@ -89,6 +90,8 @@ class Action:
     """Number of the action that it undoes."""
     pressure: Pressure = Pressure()
     """When it was decided."""
+    chance_s: float = 0.0
+    """Standard deviation of the latency from turn to turn before that: few rows of a window are late, or not, by chance."""
 
     @property
     def moves(self) -> int:
@@ -287,7 +290,8 @@ def judge(
 
     Latency must be higher than before by the margin and no longer far under the bound, the load not higher, and what
     waited at the time less than the bound allows: that comes out late whatever is done. One that promised no lower
-    latency (it gave cores back, say) is only blamed where the bound is broken.
+    latency (it gave cores back, say) is only blamed where the bound is broken. What chance makes of latency from turn to
+    turn is no rise.
 
     Where executors were saturated before the action and are saturated after it, latency grows with what waits whatever
     is done: there the action is judged by the rows a second that are done, which must have fallen by the same margin, and
@@ -319,6 +323,8 @@ def judge(
         return None
     promised = action.predicted_s is not None and action.predicted_s < before_s
     if not promised and observed_s <= bound_s:
+        return None
+    if observed_s - before_s <= guards.beyond_chance * action.chance_s:
         return None
     return f"latency rose from {_ms(before_s)} to {_ms(observed_s)} after decision {action.number}"
 

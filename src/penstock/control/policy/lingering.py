@@ -24,6 +24,8 @@ NOISE = 4.0
 """Mean wait, in mean latencies of a task that is well, that chance does not explain."""
 HOLD_S, MOST_HOLD_S = 60.0, 3600.0
 """For how long cores are kept that no model can account for, at first and at most."""
+REGRET_S = 600.0
+"""Time after cores were given back within which they are missed, where no more rows come than came then."""
 
 
 @dataclass
@@ -69,6 +71,8 @@ class Holding:
     _until_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     _fewer: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Cores before some were given back, and whether they were."""
+    _gave: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """When some were last given back, and against how many rows a second."""
 
     def until_s(self, name: str) -> float:
         return self._until_s.get(name, (-math.inf, 0.0))[0]
@@ -80,9 +84,17 @@ class Holding:
             hold_s = min(2 * hold_s, MOST_HOLD_S) if at_s < until_s + 2 * hold_s else HOLD_S
             self._until_s[name] = (at_s + hold_s, hold_s)
 
-    def expect(self, name: str, k: int) -> None:
-        """Note that an executor of k cores is asked to give some back."""
+    def expect(self, name: str, at_s: float, k: int, per_s: float) -> None:
+        """Note that an executor of k cores is asked to give some back, as so many rows a second need fewer."""
         self._fewer[name] = (k, False)
+        self._gave[name] = (at_s, per_s)
+
+    def regret(self, name: str, at_s: float, per_s: float) -> None:
+        """Note that an executor needs more cores: where no more rows come than when it gave some back, that was a
+        mistake."""
+        gave_s, before_per_s = self._gave.pop(name, (-math.inf, 0.0))
+        if at_s - gave_s <= REGRET_S and per_s <= before_per_s:
+            self.note(name, at_s)
 
     def forget(self, name: str) -> None:
         """Note that another plan was made for an executor."""

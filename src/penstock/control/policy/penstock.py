@@ -18,6 +18,7 @@ from penstock.control.measure.estimate import Estimate
 from penstock.control.measure.observed import derive_executor_s, derive_observed_s
 from penstock.control.plan.plan import Plan
 from penstock.control.policy.coarse import CoarseStep
+from penstock.control.policy.fewness import derive_mean_s
 from penstock.control.policy.forecasting import Forecast, Forecaster
 from penstock.control.policy.lateness import derive_measured_s
 from penstock.control.policy.lingering import Holding, Lingering
@@ -160,7 +161,7 @@ class PenstockPolicy:
         shifted = self.split.learn(now, sla, shares)
         free = derive_free_cores(now, limits)
         studies = [
-            self._study(now, name, forecast, _derive_bound(now, name, sla, shares), limits, free.usable)
+            self._study(now, name, forecast, _derive_bound(now, name, sla, shares, self.margin), limits, free.usable)
             for name, forecast in forecasts.items()
             if now.executors[name].k
         ]
@@ -272,6 +273,8 @@ class PenstockPolicy:
         since_s = self._widened_s.get(one.name, -np.inf)
         if one.longest_s > self._judging.alert_ratio * one.bound.latency_s:
             return _Finding(one, why_not="rows wait a little")
+        if one.slow and one.demand.epochs is None and limit_s is None:
+            return _Finding(one, why_not="rows take longer than its share of the bound")
         if now.at_s < max(since_s + self.keep_s, self._holding.until_s(one.name)):
             return _Finding(one, why_not="cores were added a short while ago")
         if len(one.tasks.indexes) < 2 or not self._may_act(now.at_s, one.name, urgent=False):
@@ -304,14 +307,15 @@ class PenstockPolicy:
         lacking = sum(found.lacking for found in findings)
         whole = Whole(now, sla)
         before_s = {found.study.name: found.study.predicted_s for found in findings}
-        miss = describe_miss(derive_observed_s(now, sla), whole.predict_s(before_s), sla)
+        observed_s = derive_observed_s(now, sla)
+        miss = describe_miss(observed_s, whole.predict_s(before_s), sla)
         ill = sorted((found for found in findings if found.told), key=lambda one: one.study.name)
         told = treated or ill or self._choose_calm(now, limits, findings, miss)
         symptom = "; ".join(describe(found.study, sla) for found in told)
         symptom = f"{miss}: {symptom}" if miss else symptom
         speed = max((node.speed for node in now.nodes.values() if node.cores > 0), default=1.0)
         studies = [found.study for found in findings]
-        out_of_reach = explain_out_of_reach(whole, studies, sla, speed) if miss else ""
+        out_of_reach = explain_out_of_reach(whole, studies, sla, speed, observed_s) if miss else ""
         options = whole.derive_options(before_s, ((found.study.name, found.options) for found in told))
         allowed = [f for f in treated if self._may_act(now.at_s, f.study.name, urgent=urgent)]
         if treated and not allowed:
@@ -327,7 +331,8 @@ class PenstockPolicy:
                 symptom = f"{miss}: {out_of_reach}" if miss else out_of_reach
                 why = why if lacking else "nothing can help"
             return no_change(symptom, why, options, options[0].predicted_s)
-        symptom = f"{symptom}; {out_of_reach}" if out_of_reach else symptom
+        if out_of_reach and sla.is_mean:
+            symptom = f"{symptom}; {out_of_reach}"
         actions = [tell(f.study, f.treatment) for f in treated if f.treatment]
         actions += [f"asked for {count(add, 'node')}"] if add else []
         actions += [f"gave back {', '.join(release)}"] if release else []
@@ -362,17 +367,23 @@ class PenstockPolicy:
         self._shortener.begin([found.study.name for found in treated if found.study.late])
         for found in treated:
             name, kind = found.study.name, found.treatment.kind if found.treatment is not None else MOVE
-            self._holding.forget(name)
             if kind == ADD:
                 self._widened_s[name] = at_s
-            elif kind == REMOVE:
-                self._holding.expect(name, found.study.executor.k)
+                self._holding.regret(name, at_s, found.study.forecast.total_per_s)
+            self._holding.forget(name)
+            if kind == REMOVE:
+                self._holding.expect(name, at_s, found.study.executor.k, found.study.forecast.held_per_s)
 
 
-def _derive_bound(now: Estimate, name: str, sla: SLA, shares: Mapping[str, float]) -> Bound:
+def _derive_bound(now: Estimate, name: str, sla: SLA, shares: Mapping[str, float], margin: float) -> Bound:
     latency_s = sla.latency * shares[now.executors[name].operator]
-    measured_s = derive_executor_s(now.executors[name], sla)
-    return Bound(latency_s / tail_factor(sla), latency_s, measured_s)
+    executor = now.executors[name]
+    mean_s = latency_s / tail_factor(sla)
+    if sla.is_mean and executor.commit_s is None and executor.service_per_s > 0:
+        load = float(executor.load.sum())
+        most = int(np.count_nonzero(executor.task_of >= 0))
+        mean_s = derive_mean_s(latency_s, sla.window, executor.service_per_s, load, most, margin)
+    return Bound(mean_s, latency_s, derive_executor_s(executor, sla))
 
 
 def _offer(free: FreeCores, needed: Sequence[int], wanted: Sequence[int], executors: int) -> FreeCores:

@@ -43,6 +43,8 @@ class BoundSplit:
     by_service: bool = False
     """Whether it is first split by what a row takes at least at each operator, and not evenly."""
     weights: dict[str, float] = field(default_factory=dict)
+    _shifted: bool = False
+    """Whether weights are what was learnt of successes."""
     _met: dict[str, int] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
     _spent_s: dict[str, float] = field(default_factory=dict)
@@ -57,8 +59,9 @@ class BoundSplit:
         operators = derive_operators(now)
         if sla.scope == OPERATOR:
             return dict.fromkeys(operators, 1.0)
-        first = _derive_first(now, operators, self.least) if self.by_service and not self.weights else {}
-        self.weights = {name: self.weights.get(name, first.get(name, 1.0)) for name in operators}
+        # What a row takes, and how many come at once, is known better from turn to turn: a split is not a shift.
+        first = {} if self._shifted or not self.by_service else _derive_first(now, operators, self.least)
+        self.weights = {name: first.get(name, self.weights.get(name, 1.0)) for name in operators}
         rates = {name: sum(now.executors[e].rate_per_s for e in found) for name, found in operators.items()}
         visits = derive_visits(operators, now.edges, rates)
         stations = derive_stations(operators, now.edges)
@@ -145,6 +148,7 @@ class BoundSplit:
         if then[best] / mean < self.least:
             return False
         self.weights = {name: weight / mean for name, weight in then.items()}
+        self._shifted = True
         return True
 
 
@@ -159,6 +163,9 @@ def _derive_first(now: Estimate, operators: Mapping[str, Sequence[str]], least: 
 
 
 def _row_s(executor: ExecutorEstimate) -> float:
-    by_epochs = executor.commit_s is not None
-    overhead_s = executor.epoch.c * (executor.epoch.o0_s + executor.epoch.o1_s) if by_epochs else 0.0
-    return overhead_s + (1.0 / executor.service_per_s if executor.service_per_s > 0 else math.inf)
+    """Rows that come at once, I at a time by the index of dispersion, wait for half of each other on one task; an epoch
+    takes in what there is."""
+    row_s = 1.0 / executor.service_per_s if executor.service_per_s > 0 else math.inf
+    if executor.commit_s is not None:
+        return executor.epoch.c * (executor.epoch.o0_s + executor.epoch.o1_s) + row_s
+    return row_s * (max(executor.scv_arrival, 1.0) + 1.0) / 2.0

@@ -218,6 +218,8 @@ def test_a_line_that_a_killed_run_left_does_not_hide_the_runs_after_it() -> None
     first, second = lines_of("one"), lines_of("two")
     found = read_entries([*first, first[1][:40], *second])
     assert [entry.run for entry in found] == ["one", "one", "two", "two"]
+    twice = read_entries([*first, first[1][:40], first[0][:30], *second])
+    assert [entry.run for entry in twice] == ["one", "one", "two", "two"]
     for broken in ([first[0], first[0][:40], first[1]], [*first, first[1][:40], b"what"]):
         with pytest.raises(JournalError, match="is no decision"):
             read_entries(broken)

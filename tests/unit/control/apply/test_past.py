@@ -123,3 +123,24 @@ def test_rows_that_are_counted_by_epochs_are_off_by_part_of_one() -> None:
         if name == "a"
     }
     assert pressure_of(replace(now, executors=counted)).chance_per_s > 2_400.0
+
+
+@pytest.mark.parametrize(
+    ("before_s", "blamed"),
+    [
+        ([0.02] * 25 + [0.1] * 5, True),
+        (list(np.linspace(0.02, 0.1, 30)), True),
+        ([0.05, 0.9, 0.02, 0.1] * 8, False),
+    ],
+    ids=["a burst", "a rise", "few rows a window"],
+)
+def test_an_action_is_blamed_for_a_rise_unless_latency_always_differs_as_much(
+    before_s: list[float], blamed: bool
+) -> None:
+    run = Run()
+    for latency_s in before_s:
+        now = run.see(latency_s)
+    run.act(1, "a", now)
+    for _ in range(6):
+        now = run.see(1.5)
+    assert (run.find(now) == 1) == blamed

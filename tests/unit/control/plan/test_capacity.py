@@ -69,6 +69,14 @@ def test_an_operator_takes_about_the_same_however_many_executors_share_it(execut
     assert one.total <= shared.total <= one.total + executors
 
 
+@pytest.mark.parametrize(("rows", "known"), [(60.0, False), (6000.0, True)])
+def test_no_shard_is_called_hot_for_what_chance_makes_of_few_rows(rows: float, known: bool) -> None:
+    random = np.random.default_rng(1)
+    rates = random.poisson(rows * np.where(np.arange(256) == 7, 0.02, 0.98 / 255)).astype(float)
+    (found,) = derive_rates(World({"a": make_station(rates, 10.0, 2)}).estimate())
+    assert found.hottest_ratio == (pytest.approx(rates[7] / rates.sum()) if known else 0.0)
+
+
 def test_executors_that_nothing_arrives_at_share_evenly() -> None:
     world = World({"a": make_station(np.zeros(4), 200.0, 1), "a#2": make_station(np.zeros(4), 200.0, 1)})
     world.stations["a#2"].operator = world.stations["a"].operator = "a"

@@ -140,6 +140,17 @@ def test_a_bound_that_is_held_is_not_called_out_of_reach(sla: SLA, measured: dic
         assert "no number of tasks" not in said.symptom and "nothing can help" not in said.action
 
 
+@pytest.mark.parametrize(("scv", "measured", "out"), [(0.0, 0.06, False), (1.0, 0.06, True), (1.0, 0.035, False)])
+def test_a_quantile_is_called_out_of_reach_only_where_rows_vary_and_none_is_as_quick(
+    scv: float, measured: float, out: bool
+) -> None:
+    station = make_station(flat(5), 100.0, 1)
+    station.scv_service = scv
+    world = World({"match": station}, sla=SLA(0.030, quantile=0.99))
+    said = world.turn(PenstockPolicy(), latency_s=0.01, latency_p99_s=measured)
+    assert ("no number of tasks" in said.symptom) == out
+
+
 def test_a_faster_node_brings_a_bound_within_reach() -> None:
     nodes = {"n0": NodeEstimate("n0", 4, speed=0.5), "n1": NodeEstimate("n1", 4, speed=2.0)}
     world = World({"match": make_station(flat(10), 200.0, 2)}, nodes, sla=SLA(0.004, scope="operator"))

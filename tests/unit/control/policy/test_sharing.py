@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.unit.control.policy.worlds import World, make_station
 
 from penstock.control.measure.estimate import Estimate
@@ -64,3 +65,28 @@ def test_a_bound_that_is_held_may_stay_split_as_it_is() -> None:
     turns = [{"a": 0.1, "b": 0.7}] * 100
     assert not learn(BoundSplit(only_missed=True), turns, whole_s=0.8)
     assert learn(BoundSplit(only_missed=True), turns, whole_s=1.2)
+
+
+def split_for(a: tuple[float, float], b: tuple[float, float], split: BoundSplit) -> dict[str, float]:
+    """Return the shares of two operators that serve so many rows a second, which come with such an index of dispersion."""
+    now = look(1.0, {"a": 0.1, "b": 0.1})
+    made = {
+        name: replace(now.executors[name], service_per_s=one[0], scv_arrival=one[1])
+        for name, one in (("a", a), ("b", b))
+    }
+    return split.shares(replace(now, executors=made), BOUND)
+
+
+def test_the_first_split_follows_what_rows_take_until_it_is_shifted() -> None:
+    split = BoundSplit(by_service=True)
+    assert split_for((1000.0, 1.0), (1000.0, 1.0), split) == {"a": 0.5, "b": 0.5}
+    known = split_for((1000.0, 1.0), (5.0, 1.0), split)
+    assert known["b"] > 0.85
+    split.weights, split._shifted = {"a": 1.0, "b": 1.0}, True
+    assert split_for((1000.0, 1.0), (5.0, 1.0), split) == {"a": 0.5, "b": 0.5}
+
+
+def test_rows_that_come_at_once_need_more_of_the_bound() -> None:
+    alone = split_for((4.0, 1.0), (70.0, 1.0), BoundSplit(by_service=True))
+    at_once = split_for((4.0, 1.0), (70.0, 34.0), BoundSplit(by_service=True))
+    assert alone["b"] < 0.2 and at_once["b"] == pytest.approx(0.5, abs=0.05)
