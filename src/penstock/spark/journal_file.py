@@ -5,6 +5,7 @@ It is no part of the checkpoint: nothing depends on it, and a file that cannot b
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -53,15 +54,19 @@ def check_journal(path: str) -> None:
     Raises:
         DeclarationError: it cannot be opened.
     """
-    if path:
+    if not path:
+        return
+    if not Path(path).is_fifo():
         _open(path).close()
+    elif not os.access(path, os.W_OK):  # whoever reads it takes it for ended once it was opened and closed
+        raise DeclarationError(f"option 'journal': {path} cannot be written: {os.strerror(errno.EACCES)}.")
 
 
 def _open(path: str) -> BinaryIO:
     """Open a journal behind its last whole line: what a driver that was killed left of a line gets its end."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        file = Path(path).open("ab")  # noqa: SIM115
+        file = _open_pipe(path) if Path(path).is_fifo() else Path(path).open("ab")  # noqa: SIM115
         if not _ends_whole(Path(path)):
             file.write(b"\n")
         return file
@@ -69,6 +74,20 @@ def _open(path: str) -> BinaryIO:
         raise DeclarationError(
             f"option 'journal': {path} cannot be written: {error.strerror or error}."
         ) from None
+
+
+def _open_pipe(path: str) -> BinaryIO:
+    """Open a pipe that somebody reads: without a reader it would be waited for, and a query with it."""
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise DeclarationError(
+                f"option 'journal': nobody reads the pipe {path}; begin to first."
+            ) from None
+        raise
+    os.set_blocking(number, True)
+    return open(number, "wb")
 
 
 def _ends_whole(path: Path) -> bool:

@@ -41,6 +41,9 @@ def test_what_a_killed_driver_left_of_a_line_gets_its_end(tmp_path: Path) -> Non
 def test_decisions_may_go_to_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
+    check_journal(str(path))
+    with pytest.raises(DeclarationError, match="nobody reads the pipe"):
+        JournalFile(str(path))
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         journal = JournalFile(str(path))

@@ -228,6 +228,8 @@ class Past:
         lasts, or a burst, shows in few of them. 0 where too few turns were seen."""
         recent = [latency_s for at_s, latency_s in self._observed if at_s >= since_s]
         if len(recent) < LEAST_TURNS:
+            recent = [latency_s for _, latency_s in self._observed][-LEAST_TURNS:]
+        if len(recent) < LEAST_TURNS:
             return 0.0
         steps = sorted(abs(after - before) for before, after in pairwise(recent))
         return steps[int(WITHIN_ONE * len(steps))] / math.sqrt(2.0)

@@ -84,14 +84,15 @@ def derive_rates(now: Estimate) -> list[OperatorRate]:
 
 
 def _derive_hottest(executor: ExecutorEstimate) -> float:
-    """Return the share of the hottest shard; 0 where chance may have made it the hottest, as few rows were counted."""
+    """Return the share of the hottest shard, an even one where chance may have made it the hottest, as few rows were
+    counted; 0 where nothing is known of it."""
     total = float(executor.load.sum())
     shards = int((executor.task_of >= 0).sum())
     if total <= 0 or not shards:
         return 0.0
     share = float(executor.load.max()) / total
     rows = executor.rate_per_s * (executor.done_over_s or 1.0)
-    return share if share * rows - CHANCE * math.sqrt(share * rows) > rows / shards else 0.0
+    return share if share * rows - CHANCE * math.sqrt(share * rows) > rows / shards else 1.0 / shards
 
 
 def _share_rows(now: Estimate) -> dict[str, float]:

@@ -17,24 +17,28 @@ LONGEST_RELAXATION = 0.95
 def derive_mean_s(
     bound_s: float, window_s: float, service_per_s: float, load: float, most_tasks: int, margin: float
 ) -> float:
-    """Return the mean latency at which 99 windows of 100 hold a bound on their mean, on the fewest tasks that reach it: the
+    """Return the mean latency that asks for the fewest tasks on which 99 windows of 100 hold a bound on their mean: the
     bound itself where those that the margin asks for do.
 
     Of k tasks at load ρ / k each, whose latency is 1 / (μ (1 - ρ / k)) on the mean (M/M/1), the first is taken whose
-    latency times `window_factor` is within the bound; all there can be where none is.
+    latency times `window_factor` is within the bound; all there can be where none is. A bound of 1 / (μ (1 - ε - ρ / k))
+    lets a task be filled to ρ / k, which is k tasks.
 
     Args:
         load: ρ, core-seconds a second of all tasks together.
         margin: ε, the share of each task's time that is kept free.
     """
-    fewest = max(math.ceil(load / (1.0 - margin)), 1)
-    factor = 1.0
+    fewest = max(math.ceil(load / (1.0 - margin) - 1e-9), math.floor(load) + 1, 1)
+    each = load / fewest
     for tasks in range(fewest, max(most_tasks, fewest) + 1):
         each = load / tasks
         factor = window_factor(count_independent(tasks, service_per_s, each, window_s))
         if factor / (service_per_s * (1.0 - each)) <= bound_s:
-            return bound_s if tasks == fewest else bound_s / max(factor, 1.0)
-    return bound_s / max(factor, 1.0)
+            if tasks == fewest:
+                return bound_s
+            break
+    free = 1.0 - margin - each
+    return min(bound_s, 1.0 / (service_per_s * free)) if free > 0 else bound_s
 
 
 def count_independent(tasks: int, service_per_s: float, load: float, window_s: float) -> float:

@@ -69,8 +69,8 @@ class Holding:
     """Executors whose cores are kept for a while, as the model knows too little of them: each time for longer."""
 
     _until_s: dict[str, tuple[float, float]] = field(default_factory=dict)
-    _fewer: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """Cores before some were given back, and whether they were."""
+    _fewer: dict[str, tuple[int, bool, float]] = field(default_factory=dict)
+    """Cores before some were given back, whether they were, and against how many rows a second."""
     _gave: dict[str, tuple[float, float]] = field(default_factory=dict)
     """When some were last given back, and against how many rows a second."""
 
@@ -84,10 +84,9 @@ class Holding:
             hold_s = min(2 * hold_s, MOST_HOLD_S) if at_s < until_s + 2 * hold_s else HOLD_S
             self._until_s[name] = (at_s + hold_s, hold_s)
 
-    def expect(self, name: str, at_s: float, k: int, per_s: float) -> None:
+    def expect(self, name: str, k: int, per_s: float) -> None:
         """Note that an executor of k cores is asked to give some back, as so many rows a second need fewer."""
-        self._fewer[name] = (k, False)
-        self._gave[name] = (at_s, per_s)
+        self._fewer[name] = (k, False, per_s)
 
     def regret(self, name: str, at_s: float, per_s: float) -> None:
         """Note that an executor needs more cores: where no more rows come than when it gave some back, that was a
@@ -102,9 +101,11 @@ class Holding:
 
     def look(self, name: str, at_s: float, k: int) -> None:
         """Take in how many cores an executor has: where it has got back what it gave, that was a mistake."""
-        before, gave = self._fewer.get(name, (0, False))
+        before, gave, per_s = self._fewer.get(name, (0, False, 0.0))
         if k < before:
-            self._fewer[name] = (before, True)
+            self._fewer[name] = (before, True, per_s)
+            if not gave:
+                self._gave[name] = (at_s, per_s)
         elif gave:
             self.forget(name)
             self.note(name, at_s)

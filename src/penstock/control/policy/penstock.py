@@ -25,7 +25,7 @@ from penstock.control.policy.lingering import Holding, Lingering
 from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores, derive_usable_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, SHARE, check_options
-from penstock.control.policy.outlook import Bound
+from penstock.control.policy.outlook import Bound, derive_row_s
 from penstock.control.policy.passing import pass_on
 from penstock.control.policy.predicting import Whole
 from penstock.control.policy.pricing import price
@@ -116,6 +116,10 @@ class PenstockPolicy:
     _holding: Holding = field(default_factory=Holding)
     _lingering: Lingering = field(default_factory=Lingering)
     _shortener: Shortener = field(default_factory=Shortener)
+    _by_epochs: set[str] = field(default_factory=set)
+    """Executors that have been seen to take rows by epochs: a turn may see none of them end."""
+    _missed: bool = False
+    """Whether the bound as a whole is missed, as measured."""
     _patient_s: dict[str, float] = field(default_factory=dict)
     """Until when an executor that nothing can be done for is left alone: looking costs more than it finds."""
 
@@ -160,8 +164,12 @@ class PenstockPolicy:
         shares = self.split.shares(now, sla)
         shifted = self.split.learn(now, sla, shares)
         free = derive_free_cores(now, limits)
+        self._by_epochs |= {name for name, one in now.executors.items() if one.commit_s is not None}
+        observed_s = derive_observed_s(now, sla)
+        self._missed = observed_s is not None and observed_s > sla.latency
+        bounds = {name: self._derive_bound(now, name, one, sla, shares) for name, one in forecasts.items()}
         studies = [
-            self._study(now, name, forecast, _derive_bound(now, name, sla, shares, self.margin), limits, free.usable)
+            self._study(now, name, forecast, bounds[name], limits, free.usable)
             for name, forecast in forecasts.items()
             if now.executors[name].k
         ]
@@ -180,6 +188,18 @@ class PenstockPolicy:
             name: one.take(now.at_s, now.executors[name].arrival_per_s, now.executors[name].scv_arrival)
             for name, one in self._forecasters.items()
         }
+
+    def _derive_bound(
+        self, now: Estimate, name: str, forecast: Forecast, sla: SLA, shares: Mapping[str, float]
+    ) -> Bound:
+        executor = now.executors[name]
+        latency_s = sla.latency * shares[executor.operator]
+        mean_s = latency_s / tail_factor(sla)
+        if sla.is_mean and name not in self._by_epochs and executor.service_per_s > 0:
+            load = float((forecast.expected_per_s * derive_row_s(executor)).sum())
+            most = int(np.count_nonzero(executor.task_of >= 0))
+            mean_s = derive_mean_s(latency_s, sla.window, executor.service_per_s, load, most, self.margin)
+        return Bound(mean_s, latency_s, derive_executor_s(executor, sla))
 
     def _study(
         self, now: Estimate, name: str, forecast: Forecast, bound: Bound, limits: Limits, spare_cores: int
@@ -273,7 +293,7 @@ class PenstockPolicy:
         since_s = self._widened_s.get(one.name, -np.inf)
         if one.longest_s > self._judging.alert_ratio * one.bound.latency_s:
             return _Finding(one, why_not="rows wait a little")
-        if one.slow and one.demand.epochs is None and limit_s is None:
+        if one.slow and self._missed and one.can_hold and one.name not in self._by_epochs:
             return _Finding(one, why_not="rows take longer than its share of the bound")
         if now.at_s < max(since_s + self.keep_s, self._holding.until_s(one.name)):
             return _Finding(one, why_not="cores were added a short while ago")
@@ -372,18 +392,7 @@ class PenstockPolicy:
                 self._holding.regret(name, at_s, found.study.forecast.total_per_s)
             self._holding.forget(name)
             if kind == REMOVE:
-                self._holding.expect(name, at_s, found.study.executor.k, found.study.forecast.held_per_s)
-
-
-def _derive_bound(now: Estimate, name: str, sla: SLA, shares: Mapping[str, float], margin: float) -> Bound:
-    latency_s = sla.latency * shares[now.executors[name].operator]
-    executor = now.executors[name]
-    mean_s = latency_s / tail_factor(sla)
-    if sla.is_mean and executor.commit_s is None and executor.service_per_s > 0:
-        load = float(executor.load.sum())
-        most = int(np.count_nonzero(executor.task_of >= 0))
-        mean_s = derive_mean_s(latency_s, sla.window, executor.service_per_s, load, most, margin)
-    return Bound(mean_s, latency_s, derive_executor_s(executor, sla))
+                self._holding.expect(name, found.study.executor.k, found.study.forecast.held_per_s)
 
 
 def _offer(free: FreeCores, needed: Sequence[int], wanted: Sequence[int], executors: int) -> FreeCores:

@@ -17,6 +17,8 @@ from penstock.control.sla import OPERATOR, SLA
 
 LEAST_TURNS = 5
 """Turns that must have been counted: fewer say nothing of a success."""
+MOST_AT_ONCE = 64.0
+"""Most rows that are taken to come at once: past it, it is a change of rate that was measured."""
 MOST_TURNS = 300
 """Turns after which counting begins anew: what was long ago says nothing either."""
 Z = 4.0
@@ -45,6 +47,8 @@ class BoundSplit:
     weights: dict[str, float] = field(default_factory=dict)
     _shifted: bool = False
     """Whether weights are what was learnt of successes."""
+    _by_epochs: set[str] = field(default_factory=set)
+    """Executors that have been seen to take rows by epochs: a turn may see none of them end."""
     _met: dict[str, int] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
     _spent_s: dict[str, float] = field(default_factory=dict)
@@ -60,7 +64,8 @@ class BoundSplit:
         if sla.scope == OPERATOR:
             return dict.fromkeys(operators, 1.0)
         # What a row takes, and how many come at once, is known better from turn to turn: a split is not a shift.
-        first = {} if self._shifted or not self.by_service else _derive_first(now, operators, self.least)
+        self._by_epochs |= {name for name, one in now.executors.items() if one.commit_s is not None}
+        first = {} if self._shifted or not self.by_service else self._derive_first(now, operators)
         self.weights = {name: first.get(name, self.weights.get(name, 1.0)) for name in operators}
         rates = {name: sum(now.executors[e].rate_per_s for e in found) for name, found in operators.items()}
         visits = derive_visits(operators, now.edges, rates)
@@ -90,16 +95,17 @@ class BoundSplit:
             return False
         mean_s = self._spent_s[pair[0]] / self._seen[pair[0]]
         self._restart()
+        shifted_before = self._shifted
         if not again or not self._shift(*pair):
             return False
+        self._shifted = True
         then = self.shares(now, sla)
         if then[pair[0]] * sla.latency < mean_s:
-            self.weights = before  # it would do no better than the other
+            self.weights, self._shifted = before, shifted_before  # it would do no better than the other
             return False
         if all(math.isclose(then[name], share, rel_tol=1e-6) for name, share in shares.items()):
-            self.weights = (
-                before  # the two lie on no common path: what one gives up is of no use to the other
-            )
+            # The two lie on no common path: what one gives up is of no use to the other.
+            self.weights, self._shifted = before, shifted_before
             return False
         return True
 
@@ -148,24 +154,25 @@ class BoundSplit:
         if then[best] / mean < self.least:
             return False
         self.weights = {name: weight / mean for name, weight in then.items()}
-        self._shifted = True
         return True
 
+    def _derive_first(self, now: Estimate, operators: Mapping[str, Sequence[str]]) -> dict[str, float]:
+        """Return operator -> weight by what a row takes on an idle task, epochs included, over the mean of that; none is
+        under `least`. Empty while not all are known."""
+        taken_s = {
+            name: max(_row_s(now.executors[one], one in self._by_epochs) for one in found)
+            for name, found in operators.items()
+        }
+        mean_s = sum(taken_s.values()) / max(len(taken_s), 1)
+        if not 0 < mean_s < math.inf:
+            return {}
+        return {name: max(one_s / mean_s, self.least) for name, one_s in taken_s.items()}
 
-def _derive_first(now: Estimate, operators: Mapping[str, Sequence[str]], least: float) -> dict[str, float]:
-    """Return operator -> weight by what a row takes on an idle task, epochs included, over the mean of that; none is under
-    `least`. Empty while not all are known."""
-    taken_s = {name: max(_row_s(now.executors[one]) for one in found) for name, found in operators.items()}
-    mean_s = sum(taken_s.values()) / max(len(taken_s), 1)
-    if not 0 < mean_s < math.inf:
-        return {}
-    return {name: max(one_s / mean_s, least) for name, one_s in taken_s.items()}
 
-
-def _row_s(executor: ExecutorEstimate) -> float:
+def _row_s(executor: ExecutorEstimate, by_epochs: bool) -> float:
     """Rows that come at once, I at a time by the index of dispersion, wait for half of each other on one task; an epoch
     takes in what there is."""
     row_s = 1.0 / executor.service_per_s if executor.service_per_s > 0 else math.inf
-    if executor.commit_s is not None:
+    if by_epochs:
         return executor.epoch.c * (executor.epoch.o0_s + executor.epoch.o1_s) + row_s
-    return row_s * (max(executor.scv_arrival, 1.0) + 1.0) / 2.0
+    return row_s * (min(max(executor.scv_arrival, 1.0), MOST_AT_ONCE) + 1.0) / 2.0

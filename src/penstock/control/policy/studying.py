@@ -101,6 +101,11 @@ class Study:
         return self.bound.measured_s is not None and self.bound.measured_s > self.bound.latency_s
 
     @property
+    def can_hold(self) -> bool:
+        """Whether a row alone is quick enough for the bound on one of its tasks: else no core wins anything."""
+        return self.demand.least_s < self.bound.latency_s * self.tasks.fastest
+
+    @property
     def calm(self) -> bool:
         return not (self.severe or self.rising or self.strayed)
 

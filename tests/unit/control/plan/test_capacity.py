@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,7 +75,11 @@ def test_no_shard_is_called_hot_for_what_chance_makes_of_few_rows(rows: float, k
     random = np.random.default_rng(1)
     rates = random.poisson(rows * np.where(np.arange(256) == 7, 0.02, 0.98 / 255)).astype(float)
     (found,) = derive_rates(World({"a": make_station(rates, 10.0, 2)}).estimate())
-    assert found.hottest_ratio == (pytest.approx(rates[7] / rates.sum()) if known else 0.0)
+    assert found.hottest_ratio == (pytest.approx(rates[7] / rates.sum() if known else 1 / 256))
+    told = plan_capacity(
+        [replace(found, rate_per_s=90.0 * 256, service_per_s=10.0, visits=1.0)], SLA(1.0), 8
+    )[2].problem
+    assert told.startswith("one shard of a is ")
 
 
 def test_executors_that_nothing_arrives_at_share_evenly() -> None:

@@ -8,7 +8,8 @@ from penstock.control.policy.lingering import HOLD_S, REGRET_S, Holding
 
 
 def give_and_take(holding: Holding, at_s: float, per_s: float, after_s: float = 5.0) -> None:
-    holding.expect("a", at_s, 4, 100.0)
+    holding.expect("a", 4, 100.0)
+    holding.look("a", at_s, 3)
     holding.regret("a", at_s + after_s, per_s)
     holding.forget("a")
 
@@ -38,4 +39,12 @@ def test_each_time_they_are_kept_for_longer() -> None:
 def test_more_cores_that_were_never_given_back_teach_nothing() -> None:
     holding = Holding()
     holding.regret("a", 10.0, 0.0)
+    assert holding.until_s("a") < 0
+
+
+def test_cores_that_were_asked_for_and_never_given_back_teach_nothing() -> None:
+    holding = Holding()
+    holding.expect("a", 4, 100.0)
+    holding.look("a", 1.0, 4)
+    holding.regret("a", 2.0, 50.0)
     assert holding.until_s("a") < 0

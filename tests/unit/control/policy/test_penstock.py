@@ -45,6 +45,12 @@ def test_a_backlog_that_no_number_of_cores_clears_in_time_still_gets_them() -> N
     assert "at work on what waits" in world.turn(policy).action
 
 
+def test_cores_that_win_nothing_are_given_back_though_the_bound_is_missed() -> None:
+    world = World({"match": make_station(flat(20), 200.0, 10)}, sla=SLA(0.004, scope="operator"))
+    world.run(PenstockPolicy(), 30)
+    assert world.k("match") == 1
+
+
 def test_skew_is_cured_by_moving_shards_alone() -> None:
     station = make_station(flat(480), 200.0, 4)
     station.task_of = np.where(np.arange(64) < 32, 0, station.task_of).astype(np.int32)
@@ -140,7 +146,9 @@ def test_a_bound_that_is_held_is_not_called_out_of_reach(sla: SLA, measured: dic
         assert "no number of tasks" not in said.symptom and "nothing can help" not in said.action
 
 
-@pytest.mark.parametrize(("scv", "measured", "out"), [(0.0, 0.06, False), (1.0, 0.06, True), (1.0, 0.035, False)])
+@pytest.mark.parametrize(
+    ("scv", "measured", "out"), [(0.0, 0.06, False), (1.0, 0.06, True), (1.0, 0.035, False)]
+)
 def test_a_quantile_is_called_out_of_reach_only_where_rows_vary_and_none_is_as_quick(
     scv: float, measured: float, out: bool
 ) -> None:

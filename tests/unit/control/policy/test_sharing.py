@@ -90,3 +90,19 @@ def test_rows_that_come_at_once_need_more_of_the_bound() -> None:
     alone = split_for((4.0, 1.0), (70.0, 1.0), BoundSplit(by_service=True))
     at_once = split_for((4.0, 1.0), (70.0, 34.0), BoundSplit(by_service=True))
     assert alone["b"] < 0.2 and at_once["b"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_shift_that_does_not_happen_leaves_the_first_split_to_be_derived() -> None:
+    split = BoundSplit(by_service=True)
+    turns = [{"a": 0.499, "b": 0.9}] * 60
+    assert not learn(split, turns)
+    assert split_for((1000.0, 1.0), (5.0, 1.0), split)["b"] > 0.85
+
+
+def test_a_turn_without_an_epoch_does_not_split_by_rows_alone() -> None:
+    split = BoundSplit(by_service=True)
+    now = look(1.0, {"a": 0.1, "b": 0.1})
+    idle = {**now.executors, "b": replace(now.executors["b"], scv_arrival=300.0)}
+    ended = {name: replace(one, commit_s=0.01) for name, one in idle.items()}
+    before = split.shares(replace(now, executors=ended), BOUND)
+    assert split.shares(replace(now, executors={**ended, "b": idle["b"]}), BOUND) == before
