@@ -154,6 +154,7 @@ def test_a_bound_that_is_held_already_goes_on_with_its_policy() -> None:
     elasticity._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
     elasticity._steering = SimpleNamespace(loop=loop)  # type: ignore[assignment]
     elasticity._holding = threading.Lock()
+    elasticity._asked = None
     for policy, latency_s, used in (
         ("drs", 0.5, 1),
         ("drs", 0.5, 1),
@@ -171,6 +172,7 @@ def test_options_of_a_policy_are_given_where_a_bound_is_held() -> None:
     elasticity._shell = SimpleNamespace(hub=SimpleNamespace(ask=lambda call: None))  # type: ignore[assignment]
     elasticity._steering = SimpleNamespace(loop=loop)  # type: ignore[assignment]
     elasticity._holding = threading.Lock()
+    elasticity._asked = None
     elasticity.hold(0.5, "drs", k_max=8)
     elasticity.hold(SLA(0.5), "drs:k_max=9")
     elasticity.hold(SLA(0.5), "advise:drs:k_max=9", k_max=10)
