@@ -157,13 +157,15 @@ def test_a_worse_latency_is_rolled_back_once_and_said() -> None:
     assert "it would undo decision" in str(loop.journal.decisions()[-1])
 
 
-def test_no_roll_back_takes_more_cores_than_the_policy_may_hold() -> None:
-    def give_up(now: Estimate) -> Proposal:
-        if now.executors["match"].k == 1:
-            return QUIET
-        then = ExecutorPlan({1: "n1"}, np.full(4, 1, np.int32))
-        return Proposal(Plan({"match": then}), "2 cores are held and 1 may be", "gave one up", urgent=True)
+def give_up(now: Estimate) -> Proposal:
+    """Keep the second of two cores only."""
+    if now.executors["match"].k == 1:
+        return QUIET
+    then = ExecutorPlan({1: "n1"}, np.full(4, 1, np.int32))
+    return Proposal(Plan({"match": then}), "2 cores are held and 1 may be", "gave one up", urgent=True)
 
+
+def test_no_roll_back_takes_more_cores_than_the_policy_may_hold() -> None:
     plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(give_up)
     policy.k_max = 1  # type: ignore[attr-defined]
     loop = loop_on(plane, policy, settle_s=3)
@@ -174,12 +176,6 @@ def test_no_roll_back_takes_more_cores_than_the_policy_may_hold() -> None:
 
 
 def test_no_roll_back_takes_cores_that_went_to_another_query_meanwhile() -> None:
-    def give_up(now: Estimate) -> Proposal:
-        if now.executors["match"].k == 1:
-            return QUIET
-        then = ExecutorPlan({1: "n1"}, np.full(4, 1, np.int32))
-        return Proposal(Plan({"match": then}), "2 cores are held and 1 may be", "gave one up", urgent=True)
-
     plane, policy = FakePlane([55.0, 55.0, 55.0, 55.0]), Scripted(give_up)
     loop = loop_on(plane, policy, settle_s=3)
     loop.limits = Limits(max_cores=1)
