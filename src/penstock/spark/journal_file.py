@@ -83,7 +83,7 @@ def _open_pipe(path: str) -> BinaryIO:
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise DeclarationError(
-                f"option 'journal': nobody reads the pipe {path}; begin to first."
+                f"option 'journal': nobody reads the pipe {path}; start its reader first."
             ) from None
         raise
     os.set_blocking(number, True)

@@ -22,7 +22,6 @@ from penstock.errors import DeclarationError
 FACTORS = (1.0, 1.5, 10.0)
 MARGIN = 0.2
 """Share of a core that is left free, for skew and for what epochs cost."""
-
 CHANCE = 3.0
 """Deviations by which a shard must have had more rows than an even share of them to be called the hottest."""
 

@@ -29,7 +29,6 @@ def derive_mean_s(
         margin: ε, the share of each task's time that is kept free.
     """
     fewest = max(math.ceil(load / (1.0 - margin) - 1e-9), math.floor(load) + 1, 1)
-    each = load / fewest
     for tasks in range(fewest, max(most_tasks, fewest) + 1):
         each = load / tasks
         factor = window_factor(count_independent(tasks, service_per_s, each, window_s))

@@ -15,17 +15,14 @@ from typing import ClassVar
 import numpy as np
 
 from penstock.control.measure.estimate import Estimate
-from penstock.control.measure.observed import derive_executor_s, derive_observed_s
+from penstock.control.measure.observed import derive_observed_s
 from penstock.control.plan.plan import Plan
 from penstock.control.policy.coarse import CoarseStep
-from penstock.control.policy.fewness import derive_mean_s
 from penstock.control.policy.forecasting import Forecast, Forecaster
 from penstock.control.policy.lateness import derive_measured_s
 from penstock.control.policy.lingering import Holding, Lingering
-from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.negotiation import FreeCores, Negotiator, derive_free_cores, derive_usable_cores
 from penstock.control.policy.options import COUNT, NOT_NEGATIVE, SHARE, check_options
-from penstock.control.policy.outlook import Bound, derive_row_s
 from penstock.control.policy.passing import pass_on
 from penstock.control.policy.predicting import Whole
 from penstock.control.policy.pricing import price
@@ -33,7 +30,7 @@ from penstock.control.policy.protocol import Limits, Option, Proposal
 from penstock.control.policy.sharing import BoundSplit
 from penstock.control.policy.shortening import Shortener
 from penstock.control.policy.shrinking import propose_within
-from penstock.control.policy.studying import Judging, Study, study
+from penstock.control.policy.studying import Judging, Study, derive_bound, study
 from penstock.control.policy.telling import (
     describe,
     describe_miss,
@@ -116,8 +113,6 @@ class PenstockPolicy:
     _holding: Holding = field(default_factory=Holding)
     _lingering: Lingering = field(default_factory=Lingering)
     _shortener: Shortener = field(default_factory=Shortener)
-    _by_epochs: set[str] = field(default_factory=set)
-    """Executors that have been seen to take rows by epochs: a turn may see none of them end."""
     _missed: bool = False
     """Whether the bound as a whole is missed, as measured."""
     _patient_s: dict[str, float] = field(default_factory=dict)
@@ -164,12 +159,10 @@ class PenstockPolicy:
         shares = self.split.shares(now, sla)
         shifted = self.split.learn(now, sla, shares)
         free = derive_free_cores(now, limits)
-        self._by_epochs |= {name for name, one in now.executors.items() if one.commit_s is not None}
         observed_s = derive_observed_s(now, sla)
         self._missed = observed_s is not None and observed_s > sla.latency
-        bounds = {name: self._derive_bound(now, name, one, sla, shares) for name, one in forecasts.items()}
         studies = [
-            self._study(now, name, forecast, bounds[name], limits, free.usable)
+            self._study(now, name, sla, shares, forecast, limits, free.usable)
             for name, forecast in forecasts.items()
             if now.executors[name].k
         ]
@@ -189,28 +182,24 @@ class PenstockPolicy:
             for name, one in self._forecasters.items()
         }
 
-    def _derive_bound(
-        self, now: Estimate, name: str, forecast: Forecast, sla: SLA, shares: Mapping[str, float]
-    ) -> Bound:
-        executor = now.executors[name]
-        latency_s = sla.latency * shares[executor.operator]
-        mean_s = latency_s / tail_factor(sla)
-        if sla.is_mean and name not in self._by_epochs and executor.service_per_s > 0:
-            load = float((forecast.expected_per_s * derive_row_s(executor)).sum())
-            most = int(np.count_nonzero(executor.task_of >= 0))
-            mean_s = derive_mean_s(latency_s, sla.window, executor.service_per_s, load, most, self.margin)
-        return Bound(mean_s, latency_s, derive_executor_s(executor, sla))
-
     def _study(
-        self, now: Estimate, name: str, forecast: Forecast, bound: Bound, limits: Limits, spare_cores: int
+        self,
+        now: Estimate,
+        name: str,
+        sla: SLA,
+        shares: Mapping[str, float],
+        ahead: Forecast,
+        limits: Limits,
+        spare_cores: int,
     ) -> Study:
-        one = study(now.executors[name], forecast, bound, self._judging, limits.move_bytes_per_s, spare_cores)
+        executor, epochs = now.executors[name], name in self.split.by_epochs
+        bound = derive_bound(executor, ahead, sla, shares[executor.operator], self.margin, epochs)
+        one = study(executor, ahead, bound, self._judging, limits.move_bytes_per_s, spare_cores)
         lingers = self._lingering.take(now.at_s, one, self._judging.panic_ratio)
         if lingers:
             self._holding.note(name, now.at_s)
         self._holding.look(name, now.at_s, one.executor.k)
-        cause = "waits that do not pass"
-        return replace(one, severe=True, rising=False, cause=cause) if lingers else one
+        return replace(one, severe=True, rising=False, cause="waits that do not pass") if lingers else one
 
     def _treat_all(
         self, now: Estimate, studies: list[Study], free: FreeCores, node_start_s: float
@@ -251,7 +240,7 @@ class PenstockPolicy:
 
     def _cure(self, one: Study, free: FreeCores, node_start_s: float) -> _Finding:
         """Deal shards anew where that cures; else add cores; else take what helps most; else say why nothing does."""
-        before = _pressure(one)
+        before = one.pressure
         options: list[Option] = []
         missing = count_missing(one)
         moved = find_move(one) if not missing or not free.usable or one.strayed else None
@@ -293,7 +282,7 @@ class PenstockPolicy:
         since_s = self._widened_s.get(one.name, -np.inf)
         if one.longest_s > self._judging.alert_ratio * one.bound.latency_s:
             return _Finding(one, why_not="rows wait a little")
-        if one.slow and self._missed and one.can_hold and one.name not in self._by_epochs:
+        if one.slow and self._missed and one.can_hold and one.name not in self.split.by_epochs:
             return _Finding(one, why_not="rows take longer than its share of the bound")
         if now.at_s < max(since_s + self.keep_s, self._holding.until_s(one.name)):
             return _Finding(one, why_not="cores were added a short while ago")
@@ -407,8 +396,3 @@ def _offer(free: FreeCores, needed: Sequence[int], wanted: Sequence[int], execut
     if wanted[0] > lacking[0] and executors > 1:
         left = max(max(left // executors, min(left, 1)) + min(needed[0], 0), 0)
     return FreeCores(lacking[0] + left, dict(free.by_node), free.speed)
-
-
-def _pressure(one: Study) -> float:
-    weights = one.demand.derive_weights(one.tasks.whole_speed)
-    return float(one.tasks.sum(weights).max(initial=0.0))

@@ -47,7 +47,7 @@ class BoundSplit:
     weights: dict[str, float] = field(default_factory=dict)
     _shifted: bool = False
     """Whether weights are what was learnt of successes."""
-    _by_epochs: set[str] = field(default_factory=set)
+    by_epochs: set[str] = field(default_factory=set)
     """Executors that have been seen to take rows by epochs: a turn may see none of them end."""
     _met: dict[str, int] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
@@ -61,10 +61,10 @@ class BoundSplit:
     def shares(self, now: Estimate, sla: SLA) -> dict[str, float]:
         """Return operator -> its share of the bound; 1 for each where the SLA bounds operators on their own."""
         operators = derive_operators(now)
+        self.by_epochs |= {name for name, one in now.executors.items() if one.commit_s is not None}
         if sla.scope == OPERATOR:
             return dict.fromkeys(operators, 1.0)
         # What a row takes, and how many come at once, is known better from turn to turn: a split is not a shift.
-        self._by_epochs |= {name for name, one in now.executors.items() if one.commit_s is not None}
         first = {} if self._shifted or not self.by_service else self._derive_first(now, operators)
         self.weights = {name: first.get(name, self.weights.get(name, 1.0)) for name in operators}
         rates = {name: sum(now.executors[e].rate_per_s for e in found) for name, found in operators.items()}
@@ -160,7 +160,7 @@ class BoundSplit:
         """Return operator -> weight by what a row takes on an idle task, epochs included, over the mean of that; none is
         under `least`. Empty while not all are known."""
         taken_s = {
-            name: max(_row_s(now.executors[one], one in self._by_epochs) for one in found)
+            name: max(_row_s(now.executors[one], one in self.by_epochs) for one in found)
             for name, found in operators.items()
         }
         mean_s = sum(taken_s.values()) / max(len(taken_s), 1)

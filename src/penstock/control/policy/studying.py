@@ -13,8 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.control.measure.estimate import ExecutorEstimate
+from penstock.control.measure.observed import derive_executor_s
 from penstock.control.measure.sample import F64
+from penstock.control.policy.fewness import derive_mean_s
 from penstock.control.policy.forecasting import Forecast
+from penstock.control.policy.mapping import tail_factor
 from penstock.control.policy.outlook import (
     FULLEST,
     Bound,
@@ -29,6 +32,7 @@ from penstock.control.policy.outlook import (
     derive_tasks,
     predict_latency_s,
 )
+from penstock.control.sla import SLA
 
 AS_FAST = 0.9
 """Share of the greatest speed from which on a task counts as fast as any."""
@@ -126,8 +130,35 @@ class Study:
     @property
     def worst(self) -> int:
         """Position of the task that is worst off."""
-        weights = self.demand.derive_weights(self.tasks.whole_speed)
-        return int(self.tasks.sum(weights).argmax())
+        return int(self._weights.argmax())
+
+    @property
+    def pressure(self) -> float:
+        """How full the worst task is, as a share of what is healthy, until what waits is done with."""
+        return float(self._weights.max(initial=0.0))
+
+    @property
+    def _weights(self) -> F64:
+        """By task."""
+        return self.tasks.sum(self.demand.derive_weights(self.tasks.whole_speed))
+
+
+def derive_bound(
+    executor: ExecutorEstimate, forecast: Forecast, sla: SLA, share: float, margin: float, by_epochs: bool
+) -> Bound:
+    """Return what an executor may take of the SLA.
+
+    Args:
+        share: of the bound, that its operator has.
+        by_epochs: whether it takes rows by epochs: else the rows of a window may be few (`fewness`).
+    """
+    latency_s = sla.latency * share
+    mean_s = latency_s / tail_factor(sla)
+    if sla.is_mean and not by_epochs and executor.service_per_s > 0:
+        load = float((forecast.expected_per_s * derive_row_s(executor)).sum())
+        most = int(np.count_nonzero(executor.task_of >= 0))
+        mean_s = derive_mean_s(latency_s, sla.window, executor.service_per_s, load, most, margin)
+    return Bound(mean_s, latency_s, derive_executor_s(executor, sla))
 
 
 def study(
