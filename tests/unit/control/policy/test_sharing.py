@@ -105,4 +105,5 @@ def test_a_turn_without_an_epoch_does_not_split_by_rows_alone() -> None:
     idle = {**now.executors, "b": replace(now.executors["b"], scv_arrival=300.0)}
     ended = {name: replace(one, commit_s=0.01) for name, one in idle.items()}
     before = split.shares(replace(now, executors=ended), BOUND)
+    assert before == pytest.approx({"a": 0.5, "b": 0.5})
     assert split.shares(replace(now, executors={**ended, "b": idle["b"]}), BOUND) == before
