@@ -19,6 +19,8 @@ from pathlib import Path
 Check = Callable[[int], str | None]
 """Runs one seed; returns what went wrong, None when nothing did."""
 ROOT = Path(__file__).parent.parent.parent
+TESTED = ("src", "tests", "pyproject.toml")
+"""What a result depends on."""
 
 
 @dataclass(frozen=True)
@@ -106,18 +108,21 @@ def over_seeds(
 
 
 def code_now() -> str:
-    """Name the code as it stands: the commit, and a hash of what was changed since."""
+    """Name the code as it stands: the last commit that touched what is tested, and a hash of what was changed since.
+
+    Pages and notes are no part of it: a result is still good after they were written.
+    """
 
     def git(*command: str) -> str:
         ran = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
         return ran.stdout if ran.returncode == 0 else ""
 
-    changed = git("diff", "HEAD", "--", "src", "tests", "pyproject.toml")
+    changed = git("diff", "HEAD", "--", *TESTED)
     fresh = git("ls-files", "--others", "--exclude-standard", "--", "src", "tests").splitlines()
     for name in fresh:
         changed += name + (ROOT / name).read_text(errors="replace")
     suffix = "+" + hashlib.blake2b(changed.encode(), digest_size=4).hexdigest() if changed else ""
-    return (git("rev-parse", "--short=12", "HEAD").strip() or "no-commit") + suffix
+    return (git("log", "-1", "--abbrev=12", "--format=%h", "--", *TESTED).strip() or "no-commit") + suffix
 
 
 def chunks_of(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
