@@ -100,6 +100,17 @@ class Bench:
         return None if outcome.result == self.expected else "was accepted silently and gave other results"
 
 
+def bench_with_every_kind(folder: Path, seed: int) -> Bench:
+    """Return the run of the first seed from `seed` on that left a frame of every kind; which seed depends on the code."""
+    for tried in range(seed, seed + 20):
+        home = folder / f"seed{tried}"
+        home.mkdir()
+        bench = Bench(home, tried)
+        if all(frames_of(bench, kind) for kind in FLIP_KINDS):
+            return bench
+    raise AssertionError(f"no run of seeds {seed} to {seed + 19} left a frame of every kind")
+
+
 def frames_of(bench: Bench, kind: str) -> list[tuple[str, int, int]]:
     """Return (file, offset, size) of every frame of a kind; logs: the newest part, which a start reads."""
     if kind in ("claim", "meta", "newest", "heartbeat"):

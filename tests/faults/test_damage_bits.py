@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.faults.damage import FLIP_KINDS, Bench, flip_bits
+from tests.faults.damage import FLIP_KINDS, Bench, bench_with_every_kind, flip_bits
 from tests.faults.runs import scratch
 
 FLIPS = 60
@@ -14,7 +14,7 @@ FLIPS = 60
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     with scratch() as folder:
-        yield Bench(folder)
+        yield bench_with_every_kind(folder, 37)
 
 
 @pytest.mark.parametrize("kind", FLIP_KINDS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.faults import damage, local_damage
-from tests.faults.damage import FLIP_KINDS, Bench, Tally, last_data_file, spread
+from tests.faults.damage import FLIP_KINDS, Bench, Tally, bench_with_every_kind, last_data_file, spread
 from tests.faults.runs import scratch
 from tests.torture.report import Report
 
@@ -22,7 +22,7 @@ def note(report: Report, part: str, tally: Tally) -> None:
 
 def flip_chunk(kind: str, count: int, seed: int) -> Tally:
     with scratch() as folder:
-        return damage.flip_bits(Bench(folder, BENCH_SEED), kind, count, seed)
+        return damage.flip_bits(bench_with_every_kind(folder, BENCH_SEED), kind, count, seed)
 
 
 def bit_flips(count: int, seed: int, report: Report) -> None:
@@ -39,7 +39,7 @@ def bit_flips(count: int, seed: int, report: Report) -> None:
 
 def cut_chunk(which: str, first: int, step: int) -> Tally:
     with scratch() as folder:
-        bench = Bench(folder, BENCH_SEED)
+        bench = bench_with_every_kind(folder, BENCH_SEED)
         if which == "log":
             size = len(bench.read(bench.newest_log()))
             return damage.cut_log(bench, list(range(first, min(first + step, size + 1))))
@@ -50,7 +50,7 @@ def cut_chunk(which: str, first: int, step: int) -> Tally:
 
 def files_part(which: str) -> Tally:
     with scratch() as folder:
-        bench = Bench(folder, BENCH_SEED)
+        bench = bench_with_every_kind(folder, BENCH_SEED)
         if which == "small files cut":
             names = ("meta", "drivers/g000002.claim", "drivers/heartbeat", "log/newest")
             return _sum([damage.cut_file(bench, name, spread(len(bench.read(name)), 40)) for name in names])
@@ -68,7 +68,7 @@ def files_part(which: str) -> Tally:
 def damaged_files(count: int, seed: int, report: Report) -> None:
     """The last log part and data file cut at every byte; every file deleted, swapped with every other, stale, foreign."""
     with scratch() as folder:
-        bench = Bench(folder, BENCH_SEED)
+        bench = bench_with_every_kind(folder, BENCH_SEED)
         sizes = {
             "log": len(bench.read(bench.newest_log())) + 1,
             "data file": len(bench.read(last_data_file(bench))),

@@ -294,10 +294,13 @@ class LocalShard:
         return self._transact(change)
 
     def _is_whole(self) -> bool:
-        """Whether the file has all pages it says it has: reading one past its end would kill the process."""
+        """Whether the file has all pages it says it has: reading one past its end would kill the process, and one that
+        says it is larger than it is would be taken for one too large to be read as a whole."""
         pages = self._environment.info()["last_pgno"] + 1
-        size: int = pages * self._environment.stat()["psize"]
-        return size <= os.path.getsize(_data_file(self.path))
+        stat = self._environment.stat()
+        held = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        size: int = pages * stat["psize"]
+        return held <= pages and size <= os.path.getsize(_data_file(self.path))
 
     def _check_owner(self, transaction: Any) -> None:
         meta = self._meta(transaction)

@@ -216,6 +216,21 @@ FLIPS = textwrap.dedent(
 )
 
 
+@pytest.mark.parametrize("field", ["branch_pages", "leaf_pages", "overflow_pages"])
+def test_an_environment_that_says_it_is_larger_than_its_file_is_not_taken_over(path: str, field: str) -> None:
+    """It would be taken for one too large to be read as a whole, and be believed."""
+    shard = LocalShard.create(path, "a")
+    shard.write([(b"\x01k", b"v")], [], 1, DIGEST)
+    shard.close()
+    main_db = 16 + 24 + 48  # the page's header, what stands before the databases, and the database of free pages
+    at = main_db + {"branch_pages": 8, "leaf_pages": 16, "overflow_pages": 24}[field]
+    with open(os.path.join(path, "data.mdb"), "r+b") as file:
+        for meta_page in (0, 4096):
+            file.seek(meta_page + at + 6)
+            file.write(b"\x02")  # pages by the quadrillion
+    assert LocalShard.take_over(path, "b", 1) is None
+
+
 def test_bit_flips_end_in_a_refusal_an_error_or_sealed_data_but_never_in_another_exception(path: str) -> None:
     shard = LocalShard.create(path, "a")
     shard.write([(b"\x01%04d" % n, bytes(60)) for n in range(400)], [], 1, DIGEST)
