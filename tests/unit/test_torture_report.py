@@ -4,8 +4,10 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 from tests.torture import run as torture
 from tests.torture.report import Report, State, over_seeds
+from tests.torture.table import render_table
 
 
 def fail_at_three(seed: int) -> str | None:
@@ -55,3 +57,31 @@ def test_the_result_names_tried_and_passed_per_test(tmp_path: Path, monkeypatch)
 def suite_one(count: int, seed: int, given: Report) -> None:
     if given.wanted("all"):
         given.note("all", count, count)
+
+
+def result(code: str, **suites: bool) -> dict[str, object]:
+    return {
+        "code": code,
+        "tests": {
+            name.replace("_", "-").removeprefix("t"): {
+                "title": "kills",
+                "tried": 3_000,
+                "passed": 3_000,
+                "complete": done,
+            }
+            for name, done in suites.items()
+        },
+    }
+
+
+def test_the_table_has_a_row_for_every_suite_in_the_order_of_their_numbers() -> None:
+    text = render_table([result("c1", t12_planted=True, t2=True), result("c1", t12=True)])
+    assert [line.split("|")[1].strip() for line in text.splitlines()[4:]] == ["2", "12", "12-planted"]
+    assert "commit c1" in text and "3,000" in text
+
+
+def test_no_table_is_made_of_two_commits_or_of_what_is_not_finished() -> None:
+    with pytest.raises(ValueError, match="different code: c1, c2"):
+        render_table([result("c1", t1=True), result("c2", t2=True)])
+    with pytest.raises(ValueError, match="not finished or did not pass: 2"):
+        render_table([result("c1", t1=True, t2=False)])
