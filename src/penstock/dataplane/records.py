@@ -105,6 +105,8 @@ class Range(msgspec.Struct, array_like=True, frozen=True):
     end: Position
     watermark_us: int | None = None
     """What the producer had said of event time by `end`."""
+    through: dict[str, int] = {}
+    """In a base: what the producer had said by `end` of how far the rows of each chain behind it are through."""
 
 
 class Group(msgspec.Struct, array_like=True, frozen=True):
@@ -165,27 +167,40 @@ class Published(msgspec.Struct, array_like=True, frozen=True):
     barrier: list[str] = []
     """Chains between which shards were dealt anew at this epoch of theirs: nobody goes past it on one of them before all
     that came before it is taken on every one."""
+    through: dict[str, int] = {}
+    """Where a watermark is declared further down: by chain upstream, the epoch before which all its rows are out."""
+    reach: dict[str, int] = {}
+    """The epochs before which all rows that are out so far came from, where that is more than `through`."""
 
 
-class Reached(msgspec.Struct, array_like=True, frozen=True, order=True):
-    """An event time that the rows of an operator have reached on an edge, and what it had taken by then."""
+class Reached(msgspec.Struct, array_like=True, frozen=True):
+    """An event time that rows of a chain have reached on an edge, and the epochs of each chain upstream before which they
+    came from. It counts when every shard is past those."""
 
     event_us: int
     at: list[tuple[int, str, Position]] = []
-    """Edge, producer chain and position, in order."""
+    """Edge, producer chain and position: what there was instead of `through` once; only read."""
+    through: dict[str, int] = {}
 
 
 class EdgeBase(msgspec.Struct, array_like=True, frozen=True):
     edge: int
     published: list[Published]
     event_us: int | None = None
-    """Latest event time of all rows so far, where the edge has a watermark of its own."""
+    """Latest event time that counts, where the edge has a watermark of its own."""
     watermark_us: int | None = None
     """What was last said of event time on this edge."""
     event_at: list[tuple[int, str, Position]] = []
-    """Where the chain that reached `event_us` stood, as in `Reached`."""
+    """Of `event_us` as `Reached.at`, in what was written once; only read."""
     ahead: Reached | None = None
-    """What another executor has reached, and this chain says when it has come as far."""
+    """One that did not count yet, in what was written once; only read."""
+    event_through: dict[str, int] = {}
+    """Of `event_us`, as in `Reached`."""
+    pending: list[Reached] = []
+    """What does not count yet."""
+    through: dict[str, int] = {}
+    reach: dict[str, int] = {}
+    """What was last said on this edge, as in `Published`."""
 
 
 class ChainBase(msgspec.Struct, array_like=True, frozen=True):
@@ -214,6 +229,8 @@ class ChainBase(msgspec.Struct, array_like=True, frozen=True):
     dead_rows: int = 0
     ended: bool = False
     time_us: int = 0
+    reach: dict[str, int] = {}
+    """By chain upstream: the epoch before which all rows came from that any shard has taken."""
 
 
 class Redeal(msgspec.Struct, array_like=True, frozen=True):
