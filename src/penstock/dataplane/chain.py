@@ -25,6 +25,7 @@ from penstock.dataplane.records import (
     ChainBase,
     DeltaFrame,
     EdgeBase,
+    FrontierBase,
     Group,
     Position,
     Published,
@@ -182,7 +183,17 @@ class Chain:
                 if number == edge.edge
             ]
             theirs = [chain.times.counted.get(edge.edge) for chain in siblings]
-            self.times.count(edge.edge, self.frontier, [*reached, *(one for one in theirs if one is not None)])
+            self.times.count(
+                edge.edge, self.frontier, [*reached, *(one for one in theirs if one is not None)]
+            )
+
+    def lags_behind(self, sibling: Chain) -> bool:
+        """Whether another executor says a later event time that counts here too."""
+        return bool(self.groups) and any(
+            self.times.lags_behind(edge.edge, sibling.times, self.frontier)
+            for edge in self.spec.edges
+            if edge.delay_us is not None
+        )
 
     def _apply_snapshot(self, snapshot: records.Snapshot) -> None:
         shard = snapshot.shard
@@ -288,7 +299,7 @@ class Chain:
             chain=self.name,
             epoch=self.epoch,
             hash=self.hash,
-            groups=[_position_group(group, self.frontier) for group in self.groups],
+            groups=[_position_group(group) for group in self.groups],
             edges=[self._edge_base(edge, queue) for edge, queue in self.out.items()],
             versions=records.pack_u64(self.versions),
             digests=records.pack_u64(self.digests),
@@ -305,7 +316,6 @@ class Chain:
             dead_rows=self.dead_rows,
             ended=self.ended,
             time_us=self.time_us,
-            reach=self.frontier.reach,
         )
 
     def _edge_base(self, edge: int, queue: Iterable[PublishedRows]) -> EdgeBase:
@@ -322,7 +332,7 @@ class Chain:
             reach=reach,
         )
 
-    def load_base(self, base: ChainBase) -> None:
+    def load_base(self, base: ChainBase, frontier: FrontierBase | None = None) -> None:
         self.epoch, self.hash = base.epoch, base.hash
         self.groups = [ShardGroup(*_place(group)) for group in base.groups]
         widths = {edge.edge: edge.shards for edge in self.spec.edges}
@@ -331,14 +341,7 @@ class Chain:
             for edge in base.edges
         }
         self.times.load(base.edges)
-        told = {
-            (ChannelKey(one.edge, one.chain), one.end.epoch): one.through
-            for group in base.groups
-            for one in group.ranges
-            if one.through
-        }
-        said = {edge.edge: (edge.through, edge.reach) for edge in base.edges if edge.through or edge.reach}
-        self.frontier.load(base.reach, told, said, self.groups)
+        self.frontier.load(frontier, base.edges, self.groups)
         self.said = {edge.edge: edge.watermark_us for edge in base.edges}
         self.edge_bytes = {edge: sum(item.bytes for item in queue) for edge, queue in self.out.items()}
         self.out_bytes = sum(self.edge_bytes.values())
@@ -417,12 +420,9 @@ def _ranges_on(inputs: Mapping[ChannelKey, Range], ranges: Iterable[Range]) -> l
     return [*kept.values(), *(taken for key, taken in inputs.items() if key not in kept)]
 
 
-def _position_group(group: ShardGroup, frontier: Frontier | None = None) -> Group:
+def _position_group(group: ShardGroup) -> Group:
     ranges = [
-        Range(
-            key.edge, key.chain, at, at, group.marks.get(key), frontier.told_at(key, at) if frontier else {}
-        )
-        for key, at in sorted(group.at.items())
+        Range(key.edge, key.chain, at, at, group.marks.get(key)) for key, at in sorted(group.at.items())
     ]
     return Group(records.pack_u16(group.shards), ranges, group.watermark_us)
 

@@ -138,6 +138,11 @@ class Chains:
             chains,
             dict(self.placed),
             list(redeals),
+            {
+                name: frontier
+                for name, chain in self.by_name.items()
+                if (frontier := chain.frontier.to_base()) is not None
+            },
         )
 
     def redeal(self, one: Redeal) -> None:
@@ -165,7 +170,7 @@ class Chains:
         self._spread()
         for saved in base.chains:
             if saved.chain in self.by_name:
-                self.by_name[saved.chain].load_base(saved)
+                self.by_name[saved.chain].load_base(saved, base.frontiers.get(saved.chain))
         for record, encoded in tail:
             self.apply(record, encoded)
 

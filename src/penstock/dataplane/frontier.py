@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from penstock.dataplane.positions import NEVER, ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import Program, StageSpec, operator_of
-from penstock.dataplane.records import END_US, EdgeBase, Position, Reached
+from penstock.dataplane.records import END_US, EdgeBase, FrontierBase, Position, Reached, Told
 
 Through = Mapping[str, int]
 """By chain: an epoch before which rows came from it, or are through."""
@@ -52,7 +52,9 @@ def derive_tracks(program: Program) -> Tracks:
         ahead |= more
     behind: dict[str, frozenset[str]] = {name: _all_behind(name, steps) for name in ahead}
     tracked = [one for one in forward if one[2] in ahead]
-    return Tracks({edge: behind[producer] - {producer} for edge, producer, _ in tracked}, _meeting(tracked, behind))
+    return Tracks(
+        {edge: behind[producer] - {producer} for edge, producer, _ in tracked}, _meeting(tracked, behind)
+    )
 
 
 def _all_behind(name: str, steps: Iterable[tuple[str, str]]) -> frozenset[str]:
@@ -62,9 +64,7 @@ def _all_behind(name: str, steps: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _meeting(
-    tracked: Sequence[tuple[int, str, str]], behind: Mapping[str, frozenset[str]]
-) -> frozenset[int]:
+def _meeting(tracked: Sequence[tuple[int, str, str]], behind: Mapping[str, frozenset[str]]) -> frozenset[int]:
     """Return the edges on two ways from one stage to another."""
     found: set[int] = set()
     for (one, left, consumer), (other, right, same) in itertools.combinations(tracked, 2):
@@ -125,7 +125,9 @@ class Frontier:
         self.stand(groups, waiting)
 
     def stand(
-        self, groups: Sequence[ShardGroup], waiting: Mapping[ChannelKey, Sequence[PublishedRows]] | None = None
+        self,
+        groups: Sequence[ShardGroup],
+        waiting: Mapping[ChannelKey, Sequence[PublishedRows]] | None = None,
     ) -> None:
         """Have these shards, where they stand."""
         if not self._upstream:
@@ -216,24 +218,29 @@ class Frontier:
         _raise(reach, giver.reach)
         self._reach_to(reach)
 
-    def told_at(self, key: ChannelKey, at: Position) -> dict[str, int]:
-        """Return what a channel had said by a place where shards stand, for a base."""
-        return dict(self._told.get((key, at.epoch), {}))
+    def to_base(self) -> FrontierBase | None:
+        """Restate it; None where nothing is kept."""
+        if not self._upstream:
+            return None
+        told = [
+            Told(key.edge, key.chain, at, dict(through)) for (key, at), through in sorted(self._told.items())
+        ]
+        return FrontierBase(self.reach, told)
 
     def load(
-        self,
-        reach: Through,
-        told: Mapping[tuple[ChannelKey, int], Through],
-        said: Mapping[int, tuple[dict[str, int], dict[str, int]]],
-        groups: Sequence[ShardGroup],
+        self, base: FrontierBase | None, edges: Iterable[EdgeBase], groups: Sequence[ShardGroup]
     ) -> None:
         """Be as a base says; one of before there were frontiers says only where shards stand."""
-        self.said, self._told = dict(said), dict(told)
-        known = dict(reach)
-        if not known:
-            for group in groups:
-                _raise(known, {key.chain: at.epoch + (at.row > 0) for key, at in group.at.items() if key in self._upstream})
-        self._reach_to(known)
+        self.said = {one.edge: (one.through, one.reach) for one in edges if one.through or one.reach}
+        told = base.told if base is not None else []
+        self._told = {(ChannelKey(one.edge, one.chain), one.epoch): one.through for one in told}
+        reach = dict(base.reach) if base is not None else {}
+        for group in groups if base is None else ():
+            places = {
+                key.chain: at.epoch + (at.row > 0) for key, at in group.at.items() if key in self._upstream
+            }
+            _raise(reach, places)
+        self._reach_to(reach)
         self.stand(groups)
 
 
@@ -258,6 +265,12 @@ class EventTimes:
         left = [one for one in known if best is None or one.event_us > best.event_us]
         if left:
             self.pending[edge] = _thin(left)
+
+    def lags_behind(self, edge: int, sibling: EventTimes, frontier: Frontier) -> bool:
+        """Whether another executor says a later event time, which counts here too."""
+        theirs, mine = sibling.counted.get(edge), self.counted.get(edge)
+        ahead = theirs is not None and (mine is None or theirs.event_us > mine.event_us)
+        return ahead and theirs is not None and frontier.is_past(theirs.through)
 
     def load(self, edges: Iterable[EdgeBase]) -> None:
         """Be as a base says, in its words of before too."""

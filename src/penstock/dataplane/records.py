@@ -105,8 +105,6 @@ class Range(msgspec.Struct, array_like=True, frozen=True):
     end: Position
     watermark_us: int | None = None
     """What the producer had said of event time by `end`."""
-    through: dict[str, int] = {}
-    """In a base: what the producer had said by `end` of how far the rows of each chain behind it are through."""
 
 
 class Group(msgspec.Struct, array_like=True, frozen=True):
@@ -229,8 +227,23 @@ class ChainBase(msgspec.Struct, array_like=True, frozen=True):
     dead_rows: int = 0
     ended: bool = False
     time_us: int = 0
-    reach: dict[str, int] = {}
+
+
+class Told(msgspec.Struct, array_like=True, frozen=True):
+    """What a producer had said, before an epoch of its own at which some shards stand, of how far rows are through."""
+
+    edge: int
+    chain: str
+    epoch: int
+    through: dict[str, int]
+
+
+class FrontierBase(msgspec.Struct, array_like=True, frozen=True):
+    """How far the rows of all chains upstream have come in one chain."""
+
+    reach: dict[str, int]
     """By chain upstream: the epoch before which all rows came from that any shard has taken."""
+    told: list[Told]
 
 
 class Redeal(msgspec.Struct, array_like=True, frozen=True):
@@ -268,6 +281,8 @@ class Base(msgspec.Struct, array_like=True, frozen=True):
     """By stage: where plans have put it. No part of the fold: of records and chains it says nothing."""
     redeals: list[Redeal] = []
     """What happened after the last record before this base; the chains here have it in them."""
+    frontiers: dict[str, FrontierBase] = {}
+    """By chain, of those behind which a watermark is declared further down."""
 
 
 _BASE_FIELDS = Base.__struct_fields__.index("chains") + 1
