@@ -199,13 +199,13 @@ class Frontier:
             return worked and edge in self._tracks.meets
         through, reach = self.said.get(edge, ({}, {}))
         everyone = has_siblings or edge in self._tracks.meets
-        return self.low != through and (everyone or bool(reach))
+        return self.low != through and (everyone or not _covers(through, reach))
 
     def tell(self, edge: int) -> tuple[dict[str, int], dict[str, int]]:
         """Return what to publish with an epoch on an edge."""
         if edge not in self._edges or not self._upstream:
             return {}, {}
-        told = self.low, {} if self.is_past(self.reach) else self.reach
+        told = self.low, {} if self.low == self.reach else self.reach
         self.said[edge] = told
         return told
 

@@ -168,7 +168,7 @@ class Published(msgspec.Struct, array_like=True, frozen=True):
     through: dict[str, int] = {}
     """Where a watermark is declared further down: by chain upstream, the epoch before which all its rows are out."""
     reach: dict[str, int] = {}
-    """The epochs before which all rows that are out so far came from, where that is more than `through`."""
+    """The epochs before which all rows that are out so far came from, where that is not `through`."""
 
 
 class Reached(msgspec.Struct, array_like=True, frozen=True):
