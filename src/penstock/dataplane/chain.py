@@ -7,7 +7,7 @@ nothing that is not durable is ever applied.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from penstock.dataplane import records
 from penstock.dataplane.channel import EdgeSpec
+from penstock.dataplane.frontier import EventTimes, Frontier, Tracks
 from penstock.dataplane.positions import START, ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import StageSpec
 from penstock.dataplane.records import (
@@ -24,6 +25,7 @@ from penstock.dataplane.records import (
     ChainBase,
     DeltaFrame,
     EdgeBase,
+    FrontierBase,
     Group,
     Position,
     Published,
@@ -36,11 +38,13 @@ from penstock.dataplane.state.protocol import U16, U64
 from penstock.dataplane.watermarks import Channels, is_idle
 from penstock.errors import CorruptFileError
 
+NO_TRACKS = Tracks()
+
 
 class Chain:
     """The committed state of one stage."""
 
-    def __init__(self, spec: StageSpec, share: U16 | None = None) -> None:
+    def __init__(self, spec: StageSpec, share: U16 | None = None, tracks: Tracks = NO_TRACKS) -> None:
         """`share` are the shards of the operator that this chain begins with, None for all."""
         shards = spec.shards
         self.spec = spec
@@ -63,13 +67,10 @@ class Chain:
         self.out_bytes = 0
         self.channels = _channels_of(spec)
         self.edge_bytes: dict[int, int] = dict.fromkeys(self.out, 0)
-        self.events: dict[int, Reached] = {}
-        """By edge: latest event time of all rows so far, where the edge has a watermark of its own; of rows of the
-        operator's other executors too, as far as this chain has taken all that they had taken by then. One without rows
-        so holds up nobody, and one that is behind is not left behind."""
-        self.ahead: dict[int, Reached] = {}
-        """By edge: what another executor has reached and this chain has yet to; one at a time, or a chain that is always
-        a little behind would never say any."""
+        self.times = EventTimes()
+        """Latest event times of its rows; of rows of the operator's other executors too, so that one without rows holds up
+        nobody."""
+        self.frontier = Frontier(spec, tracks)
         self.said: dict[int, int | None] = {}
         """By edge: what was last said of event time."""
         self.offset = 0
@@ -88,12 +89,17 @@ class Chain:
         self.dead_rows = 0
 
     def apply(
-        self, record: Record, encoded: bytes, siblings: Collection[Chain] = ()
+        self,
+        record: Record,
+        encoded: bytes,
+        siblings: Collection[Chain] = (),
+        waiting: Mapping[ChannelKey, Sequence[PublishedRows]] | None = None,
     ) -> list[tuple[EdgeSpec, PublishedRows]]:
         """Fold in the next record of this chain; return what it published, by edge.
 
         Args:
             siblings: chains of the operator's other executors.
+            waiting: what was published for this chain, with what the record took.
         """
         self._check_next(record)
         self.time_us = max(self.time_us, record.time_us)
@@ -104,7 +110,7 @@ class Chain:
             return []
         groups = self.intent.groups if record.kind == "done" and self.intent is not None else record.groups
         self.intent = None
-        self._advance(groups)
+        self._advance(groups, waiting or {})
         if record.offsets is not None:
             self.offset = record.offsets[1]
         if record.batch is not None:
@@ -113,11 +119,9 @@ class Chain:
         self.idle = record.idle or self._hears_nothing()
         for part in record.parts:
             self._apply_part(record.epoch, part)
-        for edge in self.spec.edges if siblings else ():
-            if edge.delay_us is not None:
-                self.catch_up(edge.edge, siblings)
+        self._count_times(record.parts, siblings)
         self.trim_deltas()
-        return self._publish(record)
+        return self._publish(record, bool(siblings))
 
     def _check_next(self, record: Record) -> None:
         expected = self.epoch if record.kind == "done" else self.epoch + 1
@@ -127,10 +131,13 @@ class Chain:
                 "from others, restore it from a copy."
             )
 
-    def _advance(self, groups: Iterable[Group]) -> None:
+    def _advance(
+        self, groups: Iterable[Group], waiting: Mapping[ChannelKey, Sequence[PublishedRows]]
+    ) -> None:
         moved = [self._on_all_channels(Moved(*_place(group))) for group in groups]
         if moved:
             self.groups = advance(self.groups, moved)
+            self.frontier.follow(self.groups, [one.at for one in moved], waiting)
             self.watermark_us = _least([group.watermark_us for group in self.groups])
 
     def _on_all_channels(self, moved: Moved) -> Moved:
@@ -150,9 +157,6 @@ class Chain:
         self.rows_out += part.rows_out
         self.late_rows += part.late_rows
         self.dead_rows += part.dead_rows
-        for edge, event_us in part.event_us:
-            if edge not in self.events or event_us > self.events[edge].event_us:
-                self.events[edge] = Reached(event_us, self._stands_at())
         extents = [segment.extent for segment in part.segments] + ([part.delta] if part.delta else [])
         for snapshot in part.snapshots:
             self._apply_snapshot(snapshot)
@@ -166,6 +170,30 @@ class Chain:
             self.delta_bytes[changed] += records.unpack_u32(part.delta_bytes)
             self.deltas.append(DeltaFrame(epoch, part.task, part.delta))
         self.written += sum(extent.length for extent in extents)
+
+    def _count_times(self, parts: Collection[records.TaskPart], siblings: Collection[Chain]) -> None:
+        """Let event times count that all shards are past, as nothing this chain puts out from now on comes before them."""
+        for edge in self.spec.edges:
+            if edge.delay_us is None:
+                continue
+            reached = [
+                Reached(event_us, through=self.frontier.reach)
+                for part in parts
+                for number, event_us in part.event_us
+                if number == edge.edge
+            ]
+            theirs = [chain.times.counted.get(edge.edge) for chain in siblings]
+            self.times.count(
+                edge.edge, self.frontier, [*reached, *(one for one in theirs if one is not None)]
+            )
+
+    def lags_behind(self, sibling: Chain) -> bool:
+        """Whether another executor says a later event time that counts here too."""
+        return bool(self.groups) and any(
+            self.times.lags_behind(edge.edge, sibling.times, self.frontier)
+            for edge in self.spec.edges
+            if edge.delay_us is not None
+        )
 
     def _apply_snapshot(self, snapshot: records.Snapshot) -> None:
         shard = snapshot.shard
@@ -181,15 +209,17 @@ class Chain:
         while self.deltas and self.deltas[0].epoch < low:
             self.deltas.popleft()
 
-    def _publish(self, record: Record) -> list[tuple[EdgeSpec, PublishedRows]]:
+    def _publish(self, record: Record, has_siblings: bool) -> list[tuple[EdgeSpec, PublishedRows]]:
         published: list[tuple[EdgeSpec, PublishedRows]] = []
         for edge in self.spec.edges:
             segments = [
                 segment for part in record.parts for segment in part.segments if segment.edge == edge.edge
             ]
             mark = self._mark(edge, self.idle) if edge.marked else None
-            if segments or mark != self.said.get(edge.edge):
-                made = Published(record.epoch, segments, record.stamp if segments else None, mark)
+            news = self.frontier.has_news(edge.edge, has_siblings, bool(record.parts))
+            if segments or mark != self.said.get(edge.edge) or news:
+                stamp = record.stamp if segments else None
+                made = Published(record.epoch, segments, stamp, mark, [], *self.frontier.tell(edge.edge))
                 item = PublishedRows(made, edge.shards)
                 self.said[edge.edge] = mark
                 self.out[edge.edge].append(item)
@@ -208,9 +238,8 @@ class Chain:
             if edge.edge in edges:
                 mark = self._mark(edge, self.idle) if edge.marked else None
                 self.said[edge.edge] = mark
-                self.out[edge.edge].append(
-                    PublishedRows(Published(epoch, [], None, mark, between), edge.shards)
-                )
+                made = Published(epoch, [], None, mark, between, *self.frontier.tell(edge.edge))
+                self.out[edge.edge].append(PublishedRows(made, edge.shards))
 
     def _mark(self, edge: EdgeSpec, idle: bool) -> int | None:
         """What is said of event time on an edge as of now."""
@@ -220,33 +249,8 @@ class Chain:
             return IDLE_US
         if edge.delay_us is None or self.watermark_us == END_US:
             return self.watermark_us
-        reached = self.events.get(edge.edge)
+        reached = self.times.counted.get(edge.edge)
         return None if reached is None else reached.event_us - edge.delay_us
-
-    def _stands_at(self) -> list[tuple[int, str, Position]]:
-        """The furthest that any shard has come on each input."""
-        keys = sorted(self.groups[0].at) if self.groups else []
-        return [(key.edge, key.chain, max(group.at[key] for group in self.groups)) for key in keys]
-
-    def catch_up(self, edge: int, siblings: Collection[Chain]) -> None:
-        """Say what other executors have reached by rows that this chain has come as far as: what it puts out from now on
-        comes after them, as it would with one executor."""
-        aim = self.ahead.pop(edge, None)
-        known = [chain.events[edge] for chain in siblings if edge in chain.events] + ([aim] if aim else [])
-        mine = [self.events[edge]] if edge in self.events else []
-        best = max([one for one in known if self._has_come_to(one)] + mine, default=None)
-        if best is not None:
-            self.events[edge] = best
-        left = [one for one in known if best is None or one.event_us > best.event_us]
-        if left:
-            self.ahead[edge] = aim if aim is not None and aim in left else max(left)
-
-    def _has_come_to(self, reached: Reached) -> bool:
-        return all(
-            group.at.get(ChannelKey(edge, chain), at) >= at
-            for edge, chain, at in reached.at
-            for group in self.groups
-        )
 
     def _hears_nothing(self) -> bool:
         """Of an operator: whether all that it takes rows from is idle."""
@@ -296,17 +300,7 @@ class Chain:
             epoch=self.epoch,
             hash=self.hash,
             groups=[_position_group(group) for group in self.groups],
-            edges=[
-                EdgeBase(
-                    edge,
-                    [item.published for item in queue],
-                    self.events[edge].event_us if edge in self.events else None,
-                    self.said.get(edge),
-                    self.events[edge].at if edge in self.events else [],
-                    self.ahead.get(edge),
-                )
-                for edge, queue in self.out.items()
-            ],
+            edges=[self._edge_base(edge, queue) for edge, queue in self.out.items()],
             versions=records.pack_u64(self.versions),
             digests=records.pack_u64(self.digests),
             dirty_since=records.pack_u64(self.dirty_since),
@@ -324,7 +318,21 @@ class Chain:
             time_us=self.time_us,
         )
 
-    def load_base(self, base: ChainBase) -> None:
+    def _edge_base(self, edge: int, queue: Iterable[PublishedRows]) -> EdgeBase:
+        counted = self.times.counted.get(edge)
+        through, reach = self.frontier.said.get(edge, ({}, {}))
+        return EdgeBase(
+            edge,
+            [item.published for item in queue],
+            counted.event_us if counted is not None else None,
+            self.said.get(edge),
+            event_through=counted.through if counted is not None else {},
+            pending=self.times.pending.get(edge, []),
+            through=through,
+            reach=reach,
+        )
+
+    def load_base(self, base: ChainBase, frontier: FrontierBase | None = None) -> None:
         self.epoch, self.hash = base.epoch, base.hash
         self.groups = [ShardGroup(*_place(group)) for group in base.groups]
         widths = {edge.edge: edge.shards for edge in self.spec.edges}
@@ -332,12 +340,8 @@ class Chain:
             edge.edge: deque(PublishedRows(item, widths.get(edge.edge, 1)) for item in edge.published)
             for edge in base.edges
         }
-        self.events = {
-            edge.edge: Reached(edge.event_us, edge.event_at)
-            for edge in base.edges
-            if edge.event_us is not None
-        }
-        self.ahead = {edge.edge: edge.ahead for edge in base.edges if edge.ahead is not None}
+        self.times.load(base.edges)
+        self.frontier.load(frontier, base.edges, self.groups)
         self.said = {edge.edge: edge.watermark_us for edge in base.edges}
         self.edge_bytes = {edge: sum(item.bytes for item in queue) for edge, queue in self.out.items()}
         self.out_bytes = sum(self.edge_bytes.values())
@@ -355,17 +359,17 @@ class Chain:
         self.time_us = base.time_us
         self.idle = IDLE_US in self.said.values()
 
-    def be(self, name: str, spec: StageSpec) -> None:
+    def be(self, name: str, spec: StageSpec, tracks: Tracks) -> None:
         """Have another name and spec, with the same edges."""
         self.name, self.spec, self.channels = name, spec, _channels_of(spec)
+        self.frontier.be(spec, tracks)
 
-    def take_on(self, spec: StageSpec) -> dict[int, deque[PublishedRows]]:
+    def take_on(self, spec: StageSpec, tracks: Tracks) -> dict[int, deque[PublishedRows]]:
         """Be of another spec from now on; return the output edges that it lacks, with what waits on them.
 
         On an edge that is new all that was said of event time is said already: it begins behind it.
         """
-        self.spec = spec
-        self.channels = _channels_of(spec)
+        self.be(self.name, spec, tracks)
         gone = {edge: queue for edge, queue in self.out.items() if edge not in {e.edge for e in spec.edges}}
         for edge in spec.edges:
             if edge.edge not in self.out:
@@ -383,6 +387,7 @@ class Chain:
             ShardGroup(*_place(msgspec.structs.replace(group, ranges=_ranges_on(inputs, group.ranges))))
             for group in map(_position_group, self.groups)
         ]
+        self.frontier.stand(self.groups)
         if self.intent is not None:
             groups = [
                 msgspec.structs.replace(group, ranges=_ranges_on(inputs, group.ranges))

@@ -15,6 +15,7 @@ from penstock.dataplane import paths, records
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.executors import begin_shares, in_order, pass_shards, spread_specs
+from penstock.dataplane.frontier import Tracks, derive_tracks
 from penstock.dataplane.positions import START, ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import Program, operator_of
 from penstock.dataplane.records import (
@@ -29,11 +30,11 @@ from penstock.dataplane.standing import oldest
 from penstock.dataplane.taking import PieceTaken
 
 
-def _begin(program: Program) -> dict[str, Chain]:
+def _begin(program: Program, tracks: Tracks) -> dict[str, Chain]:
     """The chains of a new checkpoint."""
     shares = {name: share for spec in program.stages.values() for name, share in begin_shares(spec).items()}
     specs = spread_specs(program, shares)
-    return {name: Chain(spec, shares[name]) for name, spec in specs.items()}
+    return {name: Chain(spec, shares[name], tracks) for name, spec in specs.items()}
 
 
 class Chains:
@@ -41,7 +42,8 @@ class Chains:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.by_name = _begin(program)
+        self.tracks = derive_tracks(program)
+        self.by_name = _begin(program, self.tracks)
         self.placed: dict[str, records.Placed] = {}
         """By chain: where plans have put it, of those that are not as the program says."""
 
@@ -71,7 +73,8 @@ class Chains:
     def apply(self, record: Record, encoded: bytes) -> list[tuple[EdgeSpec, PublishedRows]]:
         """Fold in one durable record; forget what it consumed; return what it published, by edge."""
         chain = self.by_name[record.chain]
-        published = chain.apply(record, encoded, [one for one in self.consumers(chain) if one is not chain])
+        siblings = [one for one in self.consumers(chain) if one is not chain]
+        published = chain.apply(record, encoded, siblings, self.waiting(chain))
         self.drop_consumed(chain)
         return published
 
@@ -135,6 +138,11 @@ class Chains:
             chains,
             dict(self.placed),
             list(redeals),
+            {
+                name: frontier
+                for name, chain in self.by_name.items()
+                if (frontier := chain.frontier.to_base()) is not None
+            },
         )
 
     def redeal(self, one: Redeal) -> None:
@@ -158,11 +166,11 @@ class Chains:
             del self.by_name[name]  # the checkpoint says which executors there are
         for name in stated - {*self.by_name}:
             if operator_of(name) in self.program.stages:
-                self.by_name[name] = Chain(self.program.stages[operator_of(name)])
+                self.by_name[name] = Chain(self.program.stages[operator_of(name)], tracks=self.tracks)
         self._spread()
         for saved in base.chains:
             if saved.chain in self.by_name:
-                self.by_name[saved.chain].load_base(saved)
+                self.by_name[saved.chain].load_base(saved, base.frontiers.get(saved.chain))
         for record, encoded in tail:
             self.apply(record, encoded)
 
@@ -172,11 +180,13 @@ class Chains:
         self.by_name = {name: self.by_name[name] for name in specs}
         for name, chain in self.by_name.items():
             if chain.spec is not specs[name]:
-                chain.be(name, specs[name])
+                chain.be(name, specs[name], self.tracks)
 
     def _add(self, name: str) -> None:
         """Begin a further executor, without shards: it has said that nothing comes of it."""
-        self.by_name[name] = Chain(self.program.stages[operator_of(name)], np.empty(0, np.uint16))
+        self.by_name[name] = Chain(
+            self.program.stages[operator_of(name)], np.empty(0, np.uint16), self.tracks
+        )
         self._spread()
         for chain in self.by_name.values():
             given = [ChannelKey(one.edge, name) for one in chain.spec.inputs if one.producer == name]
@@ -200,12 +210,13 @@ class Chains:
             Rows that wait on edges that the program lacks, and that nobody would take.
         """
         left: dict[ChannelKey, int] = {}
-        began = _begin(program)
+        self.tracks = derive_tracks(program)
+        began = _begin(program, self.tracks)
         fresh = {name for name in began if not self.of(operator_of(name))}
         names = in_order(program, [*fresh, *self.by_name])
         specs = spread_specs(program, names)
         for name, chain in self.by_name.items():
-            for edge, queue in chain.take_on(specs[name]).items():
+            for edge, queue in chain.take_on(specs[name], self.tracks).items():
                 if rows := sum(item.rows for item in queue):
                     left[ChannelKey(edge, name)] = rows
         self.program = program

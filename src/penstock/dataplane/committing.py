@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.dataplane import messages, records
 from penstock.dataplane.logline import Pending
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.records import Group, Record, Stamp, TaskPart
 from penstock.dataplane.run import Phase, Run
 from penstock.dataplane.snapshots import complete_snapshots
@@ -154,12 +155,22 @@ class Committing:
             if run.spec.kind == "operator":
                 run.counts.sojourns.add(now, wall_us, run.takes, record)
         run.finish(now, record)
+        self._let_others_say(run)
         self._engine.placing.bring_absent(run)
         if record.batch is not None:
             self._engine.sources.say_committed(record.chain)
         if record.kind != "intent":
             run.next_start = max(run.next_start, self._engine.pace.next_start(run.started_at, self._active()))
         self._engine.sources.take_waiting_batch(record.chain)
+
+    def _let_others_say(self, run: Run) -> None:
+        """Other executors of the operator that stand still, but have come as far, say what event time this one has reached
+        in an epoch without rows: they may get none for long."""
+        if self._engine.chains.is_plain or run.spec.kind != "operator":
+            return
+        for other in self._engine.runs_of(operator_of(run.spec.name)):
+            if other.phase is Phase.IDLE and other.chain.lags_behind(run.chain):
+                other.force_empty = True
 
     def _active(self) -> int:
         return max(1, sum(1 for run in self._engine.runs.values() if run.phase is not Phase.IDLE))

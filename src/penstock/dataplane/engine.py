@@ -308,7 +308,10 @@ class Engine:
             return []
         chain, levels = run.chain, self.operators.levels(run, waiting)
         budget = run.intake.budget(self.operators.keeps_in_step(run))
-        return take_epoch(chain.groups, run.ready, waiting, budget, chain.channels, run.task_of, levels)
+        absent = None if run.is_whole else run.free_of_rows()
+        return take_epoch(
+            chain.groups, run.ready, waiting, budget, chain.channels, run.task_of, levels, absent
+        )
 
     def _is_brimming(self, run: Run) -> bool:
         """Whether so much waits that a whole epoch of it is there before its time: then the pace gives way."""

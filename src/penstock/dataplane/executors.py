@@ -77,28 +77,25 @@ def pass_shards(giver: Chain, taker: Chain, shards: U16) -> None:
             "log was put together from others, restore it from a copy."
         )
     barriers = {edge.edge for edge in giver.spec.edges if edge.marked or giver.out[edge.edge]}
-    _pass_events(giver, taker)
+    was_empty = not taker.groups
     _pass_positions(giver, taker, shards)
+    _pass_times(giver, taker, was_empty)
     _pass_state(giver, taker, shards)
-    for edge in [*taker.ahead]:
-        taker.catch_up(edge, ())
     epoch = 1 + max(giver.epoch, taker.epoch)
     taker.time_us = max(giver.time_us, taker.time_us)
     for chain in (giver, taker):
         chain.pass_barrier(epoch, barriers, [giver.name, taker.name])
 
 
-def _pass_events(giver: Chain, taker: Chain) -> None:
-    """The taker says no later event time than the giver did, until the shards it gets have come as far as its own."""
-    if not taker.groups:
-        taker.events, taker.ahead = dict(giver.events), dict(giver.ahead)
-        return
-    for edge, mine in [*taker.events.items()]:
-        theirs = giver.events.get(edge)
-        if theirs is None or theirs.event_us < mine.event_us:
-            taker.ahead[edge] = mine
-            del taker.events[edge]
-            taker.events |= {} if theirs is None else {edge: theirs}
+def _pass_times(giver: Chain, taker: Chain, was_empty: bool) -> None:
+    """The taker says no later event time than both did, until all shards it has now have come as far."""
+    taker.frontier.take_over(giver.frontier)
+    for chain in (giver, taker):
+        chain.frontier.stand(chain.groups)
+    for edge in taker.spec.edges:
+        if edge.delay_us is not None:
+            taker.times.take_over(giver.times, edge.edge, was_empty)
+            taker.times.count(edge.edge, taker.frontier)
 
 
 def _pass_positions(giver: Chain, taker: Chain, shards: U16) -> None:

@@ -165,27 +165,40 @@ class Published(msgspec.Struct, array_like=True, frozen=True):
     barrier: list[str] = []
     """Chains between which shards were dealt anew at this epoch of theirs: nobody goes past it on one of them before all
     that came before it is taken on every one."""
+    through: dict[str, int] = {}
+    """Where a watermark is declared further down: by chain upstream, the epoch before which all its rows are out."""
+    reach: dict[str, int] = {}
+    """The epochs before which all rows that are out so far came from, where that is not `through`."""
 
 
-class Reached(msgspec.Struct, array_like=True, frozen=True, order=True):
-    """An event time that the rows of an operator have reached on an edge, and what it had taken by then."""
+class Reached(msgspec.Struct, array_like=True, frozen=True):
+    """An event time that rows of a chain have reached on an edge, and the epochs of each chain upstream before which they
+    came from. It counts when every shard is past those."""
 
     event_us: int
     at: list[tuple[int, str, Position]] = []
-    """Edge, producer chain and position, in order."""
+    """Edge, producer chain and position: what there was instead of `through` once; only read."""
+    through: dict[str, int] = {}
 
 
 class EdgeBase(msgspec.Struct, array_like=True, frozen=True):
     edge: int
     published: list[Published]
     event_us: int | None = None
-    """Latest event time of all rows so far, where the edge has a watermark of its own."""
+    """Latest event time that counts, where the edge has a watermark of its own."""
     watermark_us: int | None = None
     """What was last said of event time on this edge."""
     event_at: list[tuple[int, str, Position]] = []
-    """Where the chain that reached `event_us` stood, as in `Reached`."""
+    """Of `event_us` as `Reached.at`, in what was written once; only read."""
     ahead: Reached | None = None
-    """What another executor has reached, and this chain says when it has come as far."""
+    """One that did not count yet, in what was written once; only read."""
+    event_through: dict[str, int] = {}
+    """Of `event_us`, as in `Reached`."""
+    pending: list[Reached] = []
+    """What does not count yet."""
+    through: dict[str, int] = {}
+    reach: dict[str, int] = {}
+    """What was last said on this edge, as in `Published`."""
 
 
 class ChainBase(msgspec.Struct, array_like=True, frozen=True):
@@ -214,6 +227,23 @@ class ChainBase(msgspec.Struct, array_like=True, frozen=True):
     dead_rows: int = 0
     ended: bool = False
     time_us: int = 0
+
+
+class Told(msgspec.Struct, array_like=True, frozen=True):
+    """What a producer had said, before an epoch of its own at which some shards stand, of how far rows are through."""
+
+    edge: int
+    chain: str
+    epoch: int
+    through: dict[str, int]
+
+
+class FrontierBase(msgspec.Struct, array_like=True, frozen=True):
+    """How far the rows of all chains upstream have come in one chain."""
+
+    reach: dict[str, int]
+    """By chain upstream: the epoch before which all rows came from that any shard has taken."""
+    told: list[Told]
 
 
 class Redeal(msgspec.Struct, array_like=True, frozen=True):
@@ -251,6 +281,8 @@ class Base(msgspec.Struct, array_like=True, frozen=True):
     """By stage: where plans have put it. No part of the fold: of records and chains it says nothing."""
     redeals: list[Redeal] = []
     """What happened after the last record before this base; the chains here have it in them."""
+    frontiers: dict[str, FrontierBase] = {}
+    """By chain, of those behind which a watermark is declared further down."""
 
 
 _BASE_FIELDS = Base.__struct_fields__.index("chains") + 1

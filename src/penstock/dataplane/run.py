@@ -160,6 +160,11 @@ class Run:
         """Whether it begins no epoch."""
         return bool(self.pausers)
 
+    def free_of_rows(self) -> npt.NDArray[np.bool_]:
+        """Which shards sit out and have nothing to do where no rows come for them: no window or timer waits in them."""
+        absent = ~self.ready
+        return absent & ~self.chain.digests.any(axis=1) if self.spec.clocked else absent
+
     def to(self, phase: Phase) -> None:
         """Change phase; an illegal change names both."""
         if (self.phase, phase) not in LEGAL:

@@ -94,6 +94,7 @@ def take_epoch(
     channels: Channels = NO_TIME,
     task_of: U16 | None = None,
     levels: Sequence[Level] | None = None,
+    absent: npt.NDArray[np.bool_] | None = None,
 ) -> list[GroupTake]:
     """Choose the ranges of the next epoch: every group with ready shards takes up to the budget, oldest rows
     first.
@@ -106,15 +107,18 @@ def take_epoch(
             shards that are behind would take as many rows as all others, and keep everybody waiting for one task.
         levels: where some shards stop; the others take all there is, and the budget is not looked at. None where the budget
             decides.
+        absent: which shards sit out and have nothing to do but with rows: they are taken along over ranges that hold none
+            for them, so that nobody waits for them.
     """
     if levels is not None:
-        return _take_to_levels(groups, ready, waiting, channels, levels)
+        return _take_to_levels(groups, ready, waiting, channels, levels, absent)
     tasks = len(np.unique(task_of[ready])) if task_of is not None and len(groups) > 1 else 0
     takes: list[GroupTake] = []
     caps: dict[ChannelKey, Position] = {}
     for group in sorted(groups, key=lambda g: [g.at[key] for key in sorted(g.at)], reverse=True):
         present = group.shards[ready[group.shards]]
         if len(present) == 0:
+            takes.extend(_pass_alone(group, waiting, len(ready), caps, channels, absent))
             continue
         here = replace(group, shards=present)
         share = budget
@@ -122,7 +126,7 @@ def take_epoch(
             part = len(np.unique(task_of[present])) / tasks
             share = Budget(max(1, round(budget.rows * part)), budget.bytes)
         take = _take_group(here, waiting, share, len(ready), caps, channels)
-        takes.append(take)
+        takes.append(_take_along(take, group, absent))
         caps = caps or take.ends()
     return takes
 
@@ -133,6 +137,7 @@ def _take_to_levels(
     waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
     channels: Channels,
     levels: Sequence[Level],
+    absent: npt.NDArray[np.bool_] | None,
 ) -> list[GroupTake]:
     level_of = np.zeros(len(ready), np.int64)
     for number, level in enumerate(levels, 1):
@@ -143,8 +148,44 @@ def _take_to_levels(
         for number in np.unique(level_of[present]).tolist():
             here = replace(group, shards=present[level_of[present] == number])
             caps = levels[number - 1].at if number else {}
-            takes.append(_take_group(here, waiting, Budget(1 << 62), len(ready), caps, channels))
+            take = _take_group(here, waiting, Budget(1 << 62), len(ready), caps, channels)
+            takes.append(take if number else _take_along(take, group, absent))
     return takes
+
+
+def _take_along(take: GroupTake, group: ShardGroup, absent: npt.NDArray[np.bool_] | None) -> GroupTake:
+    """Let shards of a group that sit out pass what others of it take, where it holds no rows for them."""
+    if absent is None or not take.pieces:
+        return take
+    out = group.shards[absent[group.shards]]
+    for piece in take.pieces:
+        out = out[rows_by_shard(piece.source.counts[out], piece.start, piece.end) == 0]
+    return replace(take, shards=np.sort(np.concatenate([take.shards, out]))) if len(out) else take
+
+
+def _pass_alone(
+    group: ShardGroup,
+    waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
+    shards: int,
+    caps: Mapping[ChannelKey, Position],
+    channels: Channels,
+    absent: npt.NDArray[np.bool_] | None,
+) -> list[GroupTake]:
+    """Let shards that all sit out, behind others, pass what waits for them up to those, where it holds no rows."""
+    if absent is None or not caps:
+        return []
+    out = group.shards[absent[group.shards]]
+    for key, at in group.at.items():
+        for item in waiting.get(key, ()):
+            if not len(out) or item.epoch > caps[key].epoch:
+                break
+            if item.epoch >= at.epoch:
+                low = at.row if item.epoch == at.epoch else 0
+                out = out[rows_by_shard(item.counts[out], low, -1) == 0]
+    if not len(out):
+        return []
+    take = _take_group(replace(group, shards=out), waiting, Budget(1 << 62), shards, caps, channels)
+    return [take] if take.pieces else []
 
 
 def _take_group(

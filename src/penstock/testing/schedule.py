@@ -70,12 +70,13 @@ def _fold_faults(program: Program, before: LinePart, base: Base) -> list[str]:
     return [
         f"part {base.generation}-{base.part}: the base of '{mine.chain}' is not the fold of the last part"
         for mine, theirs in zip(base.chains, folded.chains, strict=True)
-        if records.encode(_alone(mine)) != records.encode(_alone(theirs))
+        if records.encode(_alone(mine, base)) != records.encode(_alone(theirs, folded))
     ]
 
 
-def _alone(chain: records.ChainBase) -> Base:
-    return Base(0, "", 0, 0, b"", 0, [chain])
+def _alone(chain: records.ChainBase, base: Base) -> Base:
+    frontiers = {name: one for name, one in base.frontiers.items() if name == chain.chain}
+    return Base(0, "", 0, 0, b"", 0, [chain], frontiers=frontiers)
 
 
 class _Schedule:

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 from penstock.dataplane.channel import EdgeSpec
 from penstock.dataplane.program import Program, StageSpec, operator_of
-from penstock.dataplane.records import END_US, IDLE_US, Position, Range, Record, Redeal, unpack_u16
+from penstock.dataplane.records import END_US, IDLE_US, Range, Record, Redeal, unpack_u16
+from penstock.testing.frontiers import Channel, Events, Frontiers
 from penstock.testing.line import Line
-
-Channel = tuple[int, str]
-"""Edge and producer chain."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,7 @@ class Times:
         self._line = line
         self._program = program
         self._epochs: dict[str, int] = {}
+        self._frontiers = Frontiers(program, self._has_ended)
         left = dict(program.stages)
         while left:  # a stage after all that feed it, loops aside
             ready = [
@@ -64,18 +63,28 @@ class Times:
         said = self._said.get((taken.edge, taken.chain))
         return said.before(epoch) if said is not None else None
 
+    def _has_ended(self, channel: Channel, epoch: int) -> bool:
+        said = self._said.get(channel)
+        return said is not None and said.before(epoch) == END_US
+
     def _follow(self, spec: StageSpec) -> None:
         shards: list[int | None] = [None] * spec.shards
-        events = _Events(spec)
+        channels = [
+            (given.edge, chain)
+            for given in spec.inputs
+            for chain in self._epochs
+            if operator_of(chain) == given.producer
+        ]
+        events = Events(spec, self._frontiers, channels)
         heard: dict[int, dict[Channel, int | None]] = {}
         owners = self._begin(spec)
         ended = False
         for event in self._line.events_of(spec.name):
             if isinstance(event, Redeal):
-                events.deal(event.giver, event.taker, owners, unpack_u16(event.shards).tolist())
+                epoch = 1 + max(self._epochs.get(event.giver, 0), self._epochs.get(event.taker, 0))
+                events.deal(event.giver, event.taker, epoch, owners, unpack_u16(event.shards).tolist())
                 if event.taker not in self._epochs:  # it had said that nothing came of it
                     self._say(spec, event.taker, 0, dict.fromkeys([edge.edge for edge in spec.edges], END_US))
-                epoch = 1 + max(self._epochs.get(event.giver, 0), self._epochs.get(event.taker, 0))
                 for chain in (event.giver, event.taker):
                     mine = [shard for shard, owner in owners.items() if owner == chain]
                     self._say(
@@ -136,74 +145,6 @@ class Times:
                     )
             for shard in mine:
                 shards[shard] = group.watermark_us
-
-
-Place = tuple[int, tuple[tuple[Channel, Position], ...]]
-"""An event time, and where the shards of the chain that reached it stood."""
-
-
-class _Events:
-    """Latest event time that each executor of a stage may say on its edges: of its own rows, and of those of others where
-    all its shards have come as far as they had."""
-
-    def __init__(self, spec: StageSpec) -> None:
-        self._edges = [edge.edge for edge in spec.edges if edge.delay_us is not None]
-        self._at: dict[int, dict[Channel, Position]] = {}
-        self._best: dict[tuple[str, int], Place] = {}
-        self._aims: dict[tuple[str, int], Place] = {}
-        self._chains: set[str] = set()
-
-    def said(self, chain: str) -> dict[int, int]:
-        return {edge: self._best[chain, edge][0] for edge in self._edges if (chain, edge) in self._best}
-
-    def take(self, record: Record, mine: list[int]) -> None:
-        """Follow a record of a chain with these shards."""
-        self._chains.add(record.chain)
-        for group in record.groups:
-            ends = {(one.edge, one.chain): one.end for one in group.ranges}
-            self._at.update(dict.fromkeys(unpack_u16(group.shards).tolist(), ends))
-        channels = sorted({channel for shard in mine for channel in self._at.get(shard, {})})
-        place = tuple((one, max(self._stands(shard, one) for shard in mine)) for one in channels)
-        for edge, event_us in sorted(one for part in record.parts for one in part.event_us):
-            if event_us > self._best.get((record.chain, edge), (event_us - 1,))[0]:
-                self._best[record.chain, edge] = (event_us, place)
-        for edge in self._edges if len(self._chains) > 1 else ():
-            others = [self._best.get((one, edge)) for one in self._chains if one != record.chain]
-            self._settle(record.chain, edge, mine, [one for one in others if one is not None])
-
-    def deal(self, giver: str, taker: str, owners: dict[int, str], shards: list[int]) -> None:
-        """Let shards pass: the taker says no more than both did, until what it has now has come as far."""
-        self._chains |= {giver, taker}
-        was_empty = taker not in owners.values()
-        owners.update(dict.fromkeys(shards, taker))
-        mine = [shard for shard, owner in owners.items() if owner == taker]
-        for edge in self._edges:
-            if was_empty:
-                for known in (self._best, self._aims):
-                    known.pop((taker, edge), None)
-                    if (giver, edge) in known:
-                        known[taker, edge] = known[giver, edge]
-            elif (own := self._best.get((taker, edge))) is not None:
-                theirs = self._best.get((giver, edge))
-                if theirs is None or theirs[0] < own[0]:
-                    self._aims[taker, edge] = self._best.pop((taker, edge))
-                    if theirs is not None:
-                        self._best[taker, edge] = theirs
-            self._settle(taker, edge, mine, [])
-
-    def _settle(self, chain: str, edge: int, mine: list[int], others: list[Place]) -> None:
-        aim = self._aims.pop((chain, edge), None)
-        for place in sorted([*others, *([aim] if aim else [])]):
-            own = self._best.get((chain, edge))
-            if all(self._stands(shard, one) >= at for one, at in place[1] for shard in mine):
-                self._best[chain, edge] = place if own is None else max(own, place)
-        said = self._best.get((chain, edge))
-        left = [place for place in [*others, *([aim] if aim else [])] if said is None or place[0] > said[0]]
-        if left:
-            self._aims[chain, edge] = aim if aim in left and aim is not None else max(left)
-
-    def _stands(self, shard: int, channel: Channel) -> Position:
-        return self._at.get(shard, {}).get(channel, Position(1, 0))
 
 
 def _marks(

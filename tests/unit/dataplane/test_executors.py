@@ -452,21 +452,29 @@ def _two_chains(program: Program) -> tuple[Chains, Chain, Chain]:
 
 
 def _stand(chain: Chain, epoch: int) -> None:
+    """Let all shards of a chain have taken what came before an epoch of the source."""
     chain.groups = [replace(group, at=dict.fromkeys(group.at, Position(epoch, 0))) for group in chain.groups]
+    chain.frontier.follow(chain.groups, [group.at for group in chain.groups], {})
+
+
+def _reach(chain: Chain, event_us: int) -> int:
+    edge = chain.spec.edges[0].edge
+    chain.times.count(edge, chain.frontier, [Reached(event_us, through=chain.frontier.reach)])
+    return edge
 
 
 def test_an_executor_that_is_always_a_little_behind_says_what_it_has_come_to(tmp_path: Path) -> None:
     driver = _timed_behind(tmp_path, 2, "10 seconds")
     _, front, behind = _two_chains(driver.program)
     driver.stop()
-    edge, said = front.spec.edges[0].edge, []
-    for epoch in range(3, 20):
+    said = []
+    for epoch in range(3, 80):
         _stand(front, epoch)
-        front.events[edge] = Reached(1_000 * epoch, front._stands_at())
+        edge = _reach(front, 1_000 * epoch)
         _stand(behind, epoch - 1)
-        behind.catch_up(edge, [front])
-        said.append(behind.events[edge].event_us if edge in behind.events else None)
-    assert said[0] is None and said[-1] == 18_000
+        behind.times.count(edge, behind.frontier, [front.times.counted[edge]])
+        said.append(behind.times.counted[edge].event_us if edge in behind.times.counted else None)
+    assert said[0] is None and said[-1] == 78_000
     assert all(one is None or one <= 1_000 * (epoch - 1) for epoch, one in enumerate(said, 3))
 
 
@@ -476,20 +484,21 @@ def test_a_chain_that_gets_shards_from_behind_says_what_they_had_come_to_until_t
     driver = _timed_behind(tmp_path, 2, "10 seconds")
     chains, giver, taker = _two_chains(driver.program)
     driver.stop()
-    edge = taker.spec.edges[0].edge
     _stand(taker, 9)
-    taker.events[edge] = Reached(90_000_000, taker._stands_at())
+    edge = _reach(taker, 90_000_000)
     _stand(giver, 4)
-    giver.events[edge] = Reached(40_000_000, giver._stands_at())
+    _reach(giver, 40_000_000)
     chains.redeal(Redeal(giver.name, taker.name, pack_u16(giver.shards()[:1])))
     assert taker.said[edge] == 30_000_000
     again = Chains(driver.program)
     again.load(chains.to_base("q", 1, 1, b"", 0), [])
-    assert (again[taker.name].events, again[taker.name].ahead) == (taker.events, taker.ahead)
+    assert again[taker.name].times.counted == taker.times.counted
+    assert again[taker.name].times.pending == taker.times.pending
     _stand(taker, 9)
-    taker.catch_up(edge, [giver])
-    assert taker.events[edge].event_us == 90_000_000
-    giver.events.clear()
+    taker.times.count(edge, taker.frontier)
+    assert taker.times.counted[edge].event_us == 90_000_000
+    giver.times.counted.clear()
+    giver.times.pending.clear()
     _stand(giver, 4)
     chains.redeal(Redeal(giver.name, taker.name, pack_u16(giver.shards()[:1])))
     assert taker.said[edge] is None, "of the shards it gets nothing is known"

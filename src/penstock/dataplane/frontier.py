@@ -1,0 +1,332 @@
+"""Frontiers: how far the rows of every chain upstream are through, which decides when an event time counts.
+
+Shards do not always stand together: some sit out, are dealt to another executor, or take part of what the others take. An
+event time that one shard has reached says nothing of the rows that another has yet to take, so it counts only when every
+shard is past all that it came from. Kept where a watermark is declared further down, and nowhere else. A pure function of
+the log: no clock, and nothing about what event times are for.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.dataplane.positions import NEVER, ChannelKey, PublishedRows, ShardGroup
+from penstock.dataplane.program import Program, StageSpec, operator_of
+from penstock.dataplane.records import END_US, EdgeBase, FrontierBase, Position, Reached, Told
+
+Through = Mapping[str, int]
+"""By chain: an epoch before which rows came from it, or are through."""
+PENDING = 32
+"""Event times of one edge that are kept until they count; with more, the last but one goes."""
+
+
+@dataclass(frozen=True)
+class Tracks:
+    """The edges of a program on the way to a place where a watermark is declared by the event times of the rows there."""
+
+    upstream: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """By such an edge: the stages behind its producer whose rows come over it."""
+    meets: Collection[int] = ()
+    """Those of them whose rows meet others of the same stage that came another way."""
+
+
+def derive_tracks(program: Program) -> Tracks:
+    """Return the edges on which it is told how far rows are through; loops are no part of it, as of event time."""
+    fed = {edge.edge: stage.name for stage in program.stages.values() for edge in stage.edges}
+    forward = [
+        (given.edge, fed.get(given.edge, given.producer), stage.name)
+        for stage in program.stages.values()
+        for given in stage.inputs
+        if not given.feedback
+    ]
+    steps = [(consumer, producer) for _, producer, consumer in forward]
+    ahead = {
+        stage.name
+        for stage in program.stages.values()
+        if any(edge.marked and edge.delay_us is not None for edge in stage.edges)
+    }
+    while more := {after for before, after in steps if before in ahead} - ahead:
+        ahead |= more
+    behind: dict[str, frozenset[str]] = {name: _all_behind(name, steps) for name in ahead}
+    tracked = [one for one in forward if one[2] in ahead]
+    return Tracks(
+        {edge: behind[producer] - {producer} for edge, producer, _ in tracked}, _meeting(tracked, behind)
+    )
+
+
+def _all_behind(name: str, steps: Iterable[tuple[str, str]]) -> frozenset[str]:
+    found = {name}
+    while more := {after for before, after in steps if before in found} - found:
+        found |= more
+    return frozenset(found)
+
+
+def _meeting(tracked: Sequence[tuple[int, str, str]], behind: Mapping[str, frozenset[str]]) -> frozenset[int]:
+    """Return the edges on two ways from one stage to another."""
+    found: set[int] = set()
+    for (one, left, consumer), (other, right, same) in itertools.combinations(tracked, 2):
+        shared = behind[left] & behind[right]
+        if consumer == same and shared:
+            between = behind[left] | behind[right]
+            found |= {
+                edge
+                for edge, producer, to in tracked
+                if behind[producer] & shared and (edge in (one, other) or to in between)
+            }
+    return frozenset(found)
+
+
+class Frontier:
+    """How far the rows of all chains upstream have come through the shards of one chain."""
+
+    def __init__(self, spec: StageSpec, tracks: Tracks) -> None:
+        self.reach: dict[str, int] = {}
+        """The epochs before which all rows came from that any shard has taken, in order of chains."""
+        self.low: dict[str, int] = {}
+        """Those before which every shard has taken all."""
+        self.said: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
+        """By edge: `low` and `reach` as they were last told."""
+        self._told: dict[tuple[ChannelKey, int], Through] = {}
+        """What channels had said by the places where shards stand."""
+        self.be(spec, tracks)
+
+    def be(self, spec: StageSpec, tracks: Tracks) -> None:
+        """Have these inputs and edges from now on."""
+        self._tracks = tracks
+        self._edges = {edge.edge for edge in spec.edges if edge.edge in tracks.upstream}
+        self._upstream = {
+            ChannelKey(given.edge, given.producer): tracks.upstream[given.edge]
+            for given in spec.inputs
+            if given.edge in tracks.upstream
+        }
+
+    # -- following ----------------------------------------------------------------------------------------------------
+
+    def follow(
+        self,
+        groups: Sequence[ShardGroup],
+        ends: Iterable[Mapping[ChannelKey, Position]],
+        waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
+    ) -> None:
+        """Take note of where shards stand now, some of which have come to `ends`; `waiting` still has what they took."""
+        if not self._upstream:
+            return
+        reach = dict(self.reach)
+        for at in ends:
+            for key, behind in self._upstream.items():
+                _raise(reach, {key.chain: at[key].epoch + (at[key].row > 0)})
+                touched = _last(waiting.get(key, ()), at[key]) if behind else None
+                if touched is not None:
+                    _raise(reach, touched.published.reach or touched.published.through)
+        self._reach_to(reach)
+        self.stand(groups, waiting)
+
+    def stand(
+        self,
+        groups: Sequence[ShardGroup],
+        waiting: Mapping[ChannelKey, Sequence[PublishedRows]] | None = None,
+    ) -> None:
+        """Have these shards, where they stand."""
+        if not self._upstream:
+            return
+        places = {
+            (key, group.at[key].epoch)
+            for group in groups
+            for key, behind in self._upstream.items()
+            if behind and key in group.at
+        }
+        self._told = {place: self._said_by(place, waiting or {}) for place in places}
+        self.low = self._lowest(groups)
+
+    def _said_by(
+        self, place: tuple[ChannelKey, int], waiting: Mapping[ChannelKey, Sequence[PublishedRows]]
+    ) -> Through:
+        key, epoch = place
+        if place in self._told:
+            return self._told[place]
+        passed = _last(waiting.get(key, ()), Position(epoch))
+        if passed is not None:
+            return passed.published.through
+        before = [at for known, at in self._told if known == key and at <= epoch]
+        return self._told[key, max(before)] if before else {}
+
+    def _lowest(self, groups: Sequence[ShardGroup]) -> dict[str, int]:
+        low = dict.fromkeys(self.reach, NEVER.epoch)
+        for group in groups:
+            for key, behind in self._upstream.items():
+                if group.marks.get(key) == END_US:
+                    continue  # nothing comes of it any more
+                at = group.at[key].epoch
+                if at < low.get(key.chain, 0):
+                    low[key.chain] = at
+                if behind:
+                    told = self._told[key, at]
+                    for name, known in low.items():
+                        if operator_of(name) in behind:
+                            low[name] = min(known, told.get(name, 0))
+        return low
+
+    def _reach_to(self, reach: dict[str, int]) -> None:
+        self.reach = reach if reach.keys() == self.reach.keys() else dict(sorted(reach.items()))
+
+    def is_past(self, came_from: Through) -> bool:
+        """Whether every shard has taken all that came before some epochs."""
+        return all(
+            self.low.get(name, -1) >= epoch or (name not in self.low and not self._carries(name))
+            for name, epoch in came_from.items()
+        )
+
+    def _carries(self, chain: str) -> bool:
+        """Whether rows of a chain can come here; after a change of the topology they may not any more."""
+        stage = operator_of(chain)
+        return any(key.chain == chain or stage in behind for key, behind in self._upstream.items())
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def has_news(self, edge: int, has_siblings: bool, worked: bool) -> bool:
+        """Whether to tell, without rows too, how far rows are through: somebody may wait for it. That is so where what
+        was told last was not all that is out, where other executors tell more, and where rows of one source meet.
+
+        Args:
+            worked: whether tasks took part in the epoch.
+        """
+        if edge not in self._edges:
+            return False
+        if not self._upstream:
+            return worked and edge in self._tracks.meets
+        through, reach = self.said.get(edge, ({}, {}))
+        everyone = has_siblings or edge in self._tracks.meets
+        return self.low != through and (everyone or not _covers(through, reach))
+
+    def tell(self, edge: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Return what to publish with an epoch on an edge."""
+        if edge not in self._edges or not self._upstream:
+            return {}, {}
+        told = self.low, {} if self.low == self.reach else self.reach
+        self.said[edge] = told
+        return told
+
+    # -- shards that pass, and bases --------------------------------------------------------------------------------------
+
+    def take_over(self, giver: Frontier) -> None:
+        """Let shards of another executor of the operator come to this one; `stand` then says which it has."""
+        self._told = {**giver._told, **self._told}
+        reach = dict(self.reach)
+        _raise(reach, giver.reach)
+        self._reach_to(reach)
+
+    def to_base(self) -> FrontierBase | None:
+        """Restate it; None where nothing is kept."""
+        if not self._upstream:
+            return None
+        told = [
+            Told(key.edge, key.chain, at, dict(through)) for (key, at), through in sorted(self._told.items())
+        ]
+        return FrontierBase(self.reach, told)
+
+    def load(
+        self, base: FrontierBase | None, edges: Iterable[EdgeBase], groups: Sequence[ShardGroup]
+    ) -> None:
+        """Be as a base says; one of before there were frontiers says only where shards stand."""
+        self.said = {one.edge: (one.through, one.reach) for one in edges if one.through or one.reach}
+        told = base.told if base is not None else []
+        self._told = {(ChannelKey(one.edge, one.chain), one.epoch): one.through for one in told}
+        reach = dict(base.reach) if base is not None else {}
+        for group in groups if base is None else ():
+            places = {
+                key.chain: at.epoch + (at.row > 0) for key, at in group.at.items() if key in self._upstream
+            }
+            _raise(reach, places)
+        self._reach_to(reach)
+        self.stand(groups)
+
+
+class EventTimes:
+    """The latest event times of one chain, by edges that have a watermark of their own."""
+
+    def __init__(self) -> None:
+        self.counted: dict[int, Reached] = {}
+        self.pending: dict[int, list[Reached]] = {}
+        """Those that some shard has not come as far as yet. The first ones stay until they count, so that a chain whose
+        shards never stand together says some too."""
+
+    def count(self, edge: int, frontier: Frontier, more: Iterable[Reached] = ()) -> None:
+        """Let every event time count that all shards are past, of those that are kept and some more."""
+        known = [*self.pending.pop(edge, ()), *more]
+        best = self.counted.get(edge)
+        for one in known:
+            if (best is None or one.event_us > best.event_us) and frontier.is_past(one.through):
+                best = one
+        if best is not None:
+            self.counted[edge] = best
+        left = [one for one in known if best is None or one.event_us > best.event_us]
+        if left:
+            self.pending[edge] = _thin(left)
+
+    def lags_behind(self, edge: int, sibling: EventTimes, frontier: Frontier) -> bool:
+        """Whether another executor says a later event time, which counts here too."""
+        theirs, mine = sibling.counted.get(edge), self.counted.get(edge)
+        ahead = theirs is not None and (mine is None or theirs.event_us > mine.event_us)
+        return ahead and theirs is not None and frontier.is_past(theirs.through)
+
+    def load(self, edges: Iterable[EdgeBase]) -> None:
+        """Be as a base says, in its words of before too."""
+        self.counted = {
+            one.edge: Reached(one.event_us, through=one.event_through or _through_of(one.event_at))
+            for one in edges
+            if one.event_us is not None
+        }
+        self.pending = {
+            one.edge: [
+                Reached(known.event_us, through=known.through or _through_of(known.at))
+                for known in (*one.pending, *([one.ahead] if one.ahead is not None else []))
+            ]
+            for one in edges
+            if one.pending or one.ahead is not None
+        }
+
+    def take_over(self, giver: EventTimes, edge: int, was_empty: bool) -> None:
+        """Let shards of another executor come to this one: what has counted of both counts still, the rest is kept."""
+        mine, theirs = self.counted.pop(edge, None), giver.counted.get(edge)
+        both = [one for one in (mine, theirs) if one is not None]
+        if theirs is not None and (was_empty or mine is not None):
+            self.counted[edge] = theirs if was_empty else min(both, key=lambda one: one.event_us)
+        known = [*self.pending.pop(edge, ()), *giver.pending.get(edge, ()), *both]
+        if known:
+            self.pending[edge] = known
+
+
+def _thin(left: Sequence[Reached]) -> list[Reached]:
+    """Of event times that do not count yet, the ones worth to keep: by time, none that comes from more than a later one."""
+    kept: list[Reached] = []
+    for one in sorted(left, key=lambda reached: reached.event_us, reverse=True):
+        if not kept or not _covers(one.through, kept[-1].through):
+            kept.append(one)
+    kept.reverse()
+    return [*kept[: PENDING - 1], kept[-1]] if len(kept) > PENDING else kept
+
+
+def _through_of(at: Iterable[tuple[int, str, Position]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for _, chain, position in at:
+        _raise(found, {chain: position.epoch + (position.row > 0)})
+    return found
+
+
+def _covers(more: Through, less: Through) -> bool:
+    return all(more.get(name, 0) >= epoch for name, epoch in less.items())
+
+
+def _raise(reach: dict[str, int], more: Through) -> None:
+    for name, epoch in more.items():
+        if epoch > reach.get(name, 0):
+            reach[name] = epoch
+
+
+def _last(items: Sequence[PublishedRows], end: Position) -> PublishedRows | None:
+    """Return the last item of which something is before a position."""
+    at = bisect.bisect_left(items, end.epoch + (end.row > 0), key=lambda item: item.epoch)
+    return items[at - 1] if at else None
