@@ -10,44 +10,27 @@ import json
 import os
 import re
 import stat
-import zlib
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from functools import partial
 
 from penstock.dataplane.batch_plans import crc_of
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.records import BatchPlan, PlannedFile
 from penstock.errors import CorruptFileError
+from penstock.spark.ingest_entries import (
+    Log,
+    are_whole_offsets,
+    is_json,
+    is_whole_log,
+    may_be_whole,
+    number_of,
+    sums_match,
+)
 from penstock.spark.judging import Found, Likeness
 
 METADATA = "metadata"
-_ENTRY = re.compile(r"(\d+)(\.compact)?")
-_NUMBER = re.compile(r"\d+")
-_NAMED = re.compile(rb"[\w.-]+:\s*(?=[-{\[\"\d])")
-_VERSION = re.compile(rb"v\d+\s*")
+_NUMBER = re.compile(r"[0-9]+")
 _PLANNED_IN = ("metadata", "offsets", "sources")
-
-
-@dataclass(frozen=True)
-class Log:
-    """The files of one folder of a source below `sources/`."""
-
-    folder: str
-    names: list[str] = field(default_factory=list)
-
-    def live(self) -> list[str]:
-        """What Spark still reads: the newest compaction, what came after it, and what is no entry of such a log."""
-        last = self.compacted()
-        return [name for name in self.names if (at := _number_of(name)) is None or at >= last]
-
-    def compacted(self) -> int:
-        """Number of the newest compaction, -1 where there is none."""
-        return max((_number_of(name) or 0 for name in self.names if name.endswith(".compact")), default=-1)
-
-
-def _number_of(name: str) -> int | None:
-    found = _ENTRY.fullmatch(name)
-    return int(found[1]) if found else None
 
 
 def files_planned(folder: str, batch: int) -> list[str]:
@@ -59,17 +42,18 @@ def files_planned(folder: str, batch: int) -> list[str]:
 
 def is_stateful(folder: str) -> bool:
     """Whether the streaming DataFrame has state: once its first batch has run, Spark keeps it there."""
-    try:
-        return bool(os.listdir(f"{folder}/state"))
-    except OSError:
-        return False
+    return bool(_names(f"{folder}/state"))
 
 
 def read_query_id(folder: str) -> str | None:
     """Return the id of the Spark query whose folder it is, None where it cannot be read."""
     data = _bytes_of(f"{folder}/{METADATA}")
+    return _query_in(data) if data is not None else None
+
+
+def _query_in(metadata: bytes) -> str | None:
     try:
-        return str(json.loads(data)["id"]) if data is not None else None
+        return str(json.loads(metadata)["id"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -86,19 +70,22 @@ def find(
     offsets, commits = _numbers(f"{folder}/offsets"), _numbers(f"{folder}/commits")
     files = plan.files if plan is not None else []
     logs = {log.folder: log for log in _logs(folder)}
+    torn = _torn(
+        folder, -1 if batch is None else batch, offsets, commits, logs, {file.path for file in files}
+    )
     return Found(
         query=read_query_id(folder),
         has_metadata=_is_file(f"{folder}/{METADATA}"),
         last_offsets=max(offsets, default=-1),
         last_commit=max(commits, default=-1),
         likeness={file.path: _likeness(folder, file, logs, kept) for file in files if _is_judged(file.path)},
-        torn=next(_torn(folder, batch, offsets, commits, logs, {file.path for file in files}), None),
+        torn=next(torn, None),
     )
 
 
 def _is_judged(path: str) -> bool:
     """Files in `sources/` that are no entries of a log are the source's own affair: it may rewrite them."""
-    return not path.startswith("sources/") or _number_of(os.path.basename(path)) is not None
+    return not path.startswith("sources/") or number_of(os.path.basename(path)) is not None
 
 
 def _likeness(
@@ -109,8 +96,8 @@ def _likeness(
     if data is None:
         above, name = os.path.split(file.path)
         log = logs.get(above)
-        return Likeness.SAME if log and log.compacted() >= (_number_of(name) or 0) else Likeness.GONE
-    if not _sums_match(path, data):
+        return Likeness.SAME if log and log.compacted() >= (number_of(name) or 0) else Likeness.GONE
+    if not sums_match(data, _bytes_of(sums_of(path))):
         return Likeness.TORN
     if (len(data), crc_of(data)) == (file.size, file.crc):
         return Likeness.SAME
@@ -119,72 +106,31 @@ def _likeness(
 
 
 def _torn(
-    folder: str,
-    batch: int | None,
-    offsets: list[int],
-    commits: list[int],
-    logs: dict[str, Log],
-    known: set[str],
+    folder: str, batch: int, offsets: list[int], commits: list[int], logs: dict[str, Log], known: set[str]
 ) -> Iterator[str]:
-    """Files that Spark is going to read, that are not recorded, and that it cannot read."""
-    newest = [f"offsets/{number}" for number in offsets if batch is None or number >= batch]
-    newest += [f"commits/{max(commits)}"] if commits else []
-    newest += [
-        f"{log.folder}/{name}" for log in logs.values() for name in log.live() if _number_of(name) is not None
-    ]
-    if _is_file(f"{folder}/{METADATA}") and METADATA not in known and read_query_id(folder) is None:
+    """Files that Spark is going to read, that are not recorded, and that it cannot read or that lack something."""
+    if METADATA not in known and not _is_readable(
+        f"{folder}/{METADATA}", lambda data: _query_in(data) is not None
+    ):
         yield METADATA
-    least = (_bytes_of(f"{folder}/offsets/{batch}") or b"").count(b"\n")
-    for name in (name for name in newest if name not in known):
-        data = _bytes_of(f"{folder}/{name}")
-        whole = _may_be_whole if name.startswith("sources/") else is_whole_log
-        if data is None:
-            continue
-        cut = name.startswith("offsets/") and data.count(b"\n") < least  # a line for each source
-        if cut or not _sums_match(f"{folder}/{name}", data) or not whole(data):
+    for name in [f"commits/{max(commits)}"] if commits else []:
+        if not _is_readable(f"{folder}/{name}", is_whole_log):
+            yield name
+    for log in logs.values():
+        entries = [f"{log.folder}/{name}" for name in log.live() if number_of(name) is not None]
+        for name in (name for name in entries if name not in known):
+            if not _is_readable(f"{folder}/{name}", partial(may_be_whole, number_of(os.path.basename(name)))):
+                yield name
+    lines = (_bytes_of(f"{folder}/offsets/{batch}") or b"").count(b"\n")  # one for each source, and two more
+    for name in (f"offsets/{number}" for number in offsets if number >= batch):
+        whole = partial(are_whole_offsets, logs, lines)
+        if name not in known and not _is_readable(f"{folder}/{name}", whole):
             yield name
 
 
-# -- what the bytes of a file say ---------------------------------------------------------------------------------
-
-
-def is_whole_log(data: bytes) -> bool:
-    """Whether the bytes are an entry of a log of Spark's as it writes them: a version, then lines of JSON."""
-    first, *lines = data.split(b"\n")
-    return _VERSION.fullmatch(first) is not None and all(map(_is_whole_line, lines))
-
-
-def _is_whole_line(line: bytes) -> bool:
-    """Offsets may have the name of their source before them; of a source that gave nothing yet there is a dash."""
-    named = _NAMED.match(line)
-    rest = line[named.end() :] if named else line
-    return rest == b"-" or is_json(rest)
-
-
-def _may_be_whole(data: bytes) -> bool:
-    """Whether an entry of a source's own log may be whole: in which format it is, is the source's affair."""
-    last = data.rpartition(b"\n")[2]
-    return bool(data.strip(b"\0 \n")) and (is_json(last) or not last.startswith((b"{", b"\0")))
-
-
-def is_json(data: bytes) -> bool:
-    try:
-        json.loads(data)
-    except ValueError:
-        return False
-    return True
-
-
-def _sums_match(path: str, data: bytes) -> bool:
-    """Whether Hadoop would read a file: its sums stand in a hidden file beside it, or nowhere."""
-    sums = _bytes_of(sums_of(path))
-    if sums is None:
-        return True
-    step = int.from_bytes(sums[4:8], "big")
-    if sums[:4] != b"crc\0" or step <= 0:
-        return False
-    wanted = [zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step)]
-    return sums[8:] == b"".join(wanted)
+def _is_readable(path: str, is_whole: Callable[[bytes], bool]) -> bool:
+    data = _bytes_of(path)
+    return data is None or (sums_match(data, _bytes_of(sums_of(path))) and is_whole(data))
 
 
 def sums_of(path: str) -> str:
@@ -241,28 +187,34 @@ def _putting_order(path: str) -> tuple[int, int]:
 
 
 def _logs(folder: str) -> Iterator[Log]:
-    for above, _, names in os.walk(f"{folder}/sources"):
+    for above, _, names in os.walk(f"{folder}/sources", onerror=_tell):
         mine = [name for name in sorted(names) if not name.startswith(".") and not name.endswith(".tmp")]
         yield Log(os.path.relpath(above, folder), [name for name in mine if _is_file(f"{above}/{name}")])
 
 
 def _walk(folder: str) -> Iterator[str]:
-    for above, _, names in os.walk(folder):
+    for above, _, names in os.walk(folder, onerror=_tell):
         yield from (f"{above}/{name}" for name in sorted(names))
 
 
 def _numbers(folder: str) -> list[int]:
+    return [int(name) for name in _names(folder) if _NUMBER.fullmatch(name) and _is_file(f"{folder}/{name}")]
+
+
+def _names(folder: str) -> list[str]:
     try:
-        names = os.listdir(folder)
-    except OSError:
+        return os.listdir(folder)
+    except OSError as error:
+        _tell(error)
         return []
-    return [int(name) for name in names if _NUMBER.fullmatch(name) and _is_file(f"{folder}/{name}")]
 
 
 def _is_file(path: str) -> bool:
+    """Whether there is a regular file; what can only not be looked at is not taken for gone."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
+    except OSError as error:
+        _tell(error)
         return False
 
 
@@ -275,3 +227,8 @@ def _bytes_of(path: str) -> bytes | None:
             return file.read()
     except FileNotFoundError:
         return None
+
+
+def _tell(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error

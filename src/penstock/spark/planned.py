@@ -136,7 +136,13 @@ class Planned:
 
     def _judge(self, known: Batch | None) -> Judgement:
         number, plan = (known.number, known.plan) if known is not None else (None, None)
-        found = ingest_folder.find(self.folder, number, plan, self._kept)
+        try:
+            found = ingest_folder.find(self.folder, number, plan, self._kept)
+        except OSError as error:
+            raise CheckpointError(
+                f"source '{self._source}': {error.filename or self.folder} cannot be read ({error.strerror}); give this "
+                "user access to it, or mend the disk, and start the query again."
+            ) from error
         return judge_folder(known, found, self._imported_batches())
 
     def _check(self, known: Batch | None, judged: Judgement) -> None:
