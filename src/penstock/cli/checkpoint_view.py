@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.cli.checkpoint import Shown
 
 
+_ONLY_IF_THERE = ("data *.pln", "data *.src", "ingest", "export", "imported", "other")
+"""Kinds of files of which a line is drawn only where there are some."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Files of one kind in a checkpoint."""
@@ -59,6 +63,8 @@ def parts_of(checkpoint: str, files: Sequence[tuple[str, int]], live: Collection
         "log": "records",
         "data *.seg": "segments and deltas",
         "data *.snp": "snapshots",
+        "data *.pln": "what Spark planned for ingested batches",
+        "data *.src": "second names of files of Spark's",
         "ingest": "Spark's own checkpoints of DataFrame sources",
         "export": "what readers of exports may take",
         "imported": "state brought from another query",
@@ -78,7 +84,7 @@ def parts_of(checkpoint: str, files: Sequence[tuple[str, int]], live: Collection
             else None,
         )
         for kind, what in kinds.items()
-        if found[kind] or kind not in ("other", "ingest", "export", "imported")
+        if found[kind] or kind not in _ONLY_IF_THERE
     ]
 
 

@@ -397,7 +397,7 @@ class Chain:
 
     def live_files(self) -> set[str]:
         """Names of all data files that this chain still needs."""
-        live = {frame.extent.file for frame in self.deltas}
+        live = {frame.extent.file for frame in self.deltas} | records.files_of_batch(self.batch)
         live.update(
             snapshot.extent.file for snapshot in self.snapshots.values() if snapshot.extent is not None
         )

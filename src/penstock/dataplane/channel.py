@@ -95,7 +95,7 @@ class DataWriter:
         self._disk = disk
         self._checkpoint = checkpoint
         self._generation = generation
-        self._writer = writer
+        self.writer = writer
         self._kind = kind
         self._roll_bytes = roll_bytes
         self._number = 0
@@ -132,7 +132,7 @@ class DataWriter:
         if self._file is None:
             self._number += 1
             self._name = paths.data_name(
-                paths.DataFile(self._generation, self._writer, self._number, self._kind)
+                paths.DataFile(self._generation, self.writer, self._number, self._kind)
             )
             self._file = self._disk.open_append(paths.data_file(self._checkpoint, self._name))
         return self._file

@@ -179,5 +179,7 @@ class Committing:
         """Files that reports or records on their way to the log name; the lease that wrote them may be gone by now."""
         runs = self._engine.runs.values()
         parts = [part for run in runs if run.phase is Phase.WORKING for part in run.parts.values()]
-        parts.extend(part for item in self._engine.line.under_way() for part in item.record.parts)
-        return set().union(*map(records.files_of, parts))
+        under_way = [item.record for item in self._engine.line.under_way()]
+        parts.extend(part for record in under_way for part in record.parts)
+        plans = [records.files_of_batch(record.batch) for record in under_way]
+        return set().union(*map(records.files_of, parts), *plans)

@@ -52,6 +52,7 @@ class FrameKind(enum.IntEnum):
     CLAIM = 8
     META = 9
     NEWEST = 10
+    PLAN = 11
 
 
 @dataclass(frozen=True, slots=True)

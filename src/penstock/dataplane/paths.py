@@ -9,6 +9,7 @@ CHECKPOINT/log/g000001-p000001.log         records; every part begins with a bas
 CHECKPOINT/log/newest                      the newest part there was, so that its loss is noticed
 CHECKPOINT/data/g000001-<lease>-000001.seg segments and deltas appended by one lease (or ingest attempt)
 CHECKPOINT/data/g000001-<lease>-000001.snp snapshots appended by one lease
+CHECKPOINT/data/g000001-<batch>-000001.pln what Spark planned for a batch; .src: a second name of a file of Spark's
 CHECKPOINT/ingest/<source>                 checkpoint of the Structured Streaming query
 CHECKPOINT/imported/<operator>/            state that `penstock import` brought: a manifest and parts
 CHECKPOINT/export/<operator>/head          whose export it is, and the schema of its rows
@@ -44,7 +45,7 @@ _CLAIM = re.compile(r"g(\d{6,})\.claim$")
 _LOG = re.compile(r"g(\d{6,})-p(\d{6,})\.log$")
 _MANIFEST = re.compile(r"e(\d{9,})$")
 _IMPORTED = re.compile(r"(\d{6,})\.part$")
-_DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp)$")
+_DATA = re.compile(r"g(\d{6,})-([A-Za-z0-9_]+)-(\d{6,})\.(seg|snp|pln|src)$")
 
 
 def meta(checkpoint: str) -> str:

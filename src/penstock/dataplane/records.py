@@ -116,11 +116,33 @@ class Group(msgspec.Struct, array_like=True, frozen=True):
     """Of these shards after the ranges; it never goes back."""
 
 
+class PlannedFile(msgspec.Struct, array_like=True, frozen=True):
+    """A file of what Spark planned for a batch, and where its bytes are kept."""
+
+    path: str
+    """Inside Spark's own folder of the source."""
+    size: int
+    crc: int
+    """CRC32C of its bytes."""
+    kept: Extent
+    """A frame; of a data file of the kind `src` all of it, without one: a second name of Spark's own file."""
+
+
+class BatchPlan(msgspec.Struct, array_like=True, frozen=True):
+    """What Spark planned for a batch: all that it takes to run the batch again, and to go on after it."""
+
+    files: list[PlannedFile]
+    stateful: bool = False
+    """Whether the streaming DataFrame has state, which is Spark's and is not among the files."""
+
+
 class Batch(msgspec.Struct, array_like=True, frozen=True):
     """Which Structured Streaming batch a source epoch holds."""
 
     query: str
     number: int
+    plan: BatchPlan | None = None
+    """None where nothing is planned outside our own records, and in those of early releases."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -294,14 +316,24 @@ _base = msgspec.msgpack.Decoder(Base)
 def encode(value: Record | Base) -> bytes:
     """Return the bytes of a record or base; the same value always gives the same bytes.
 
-    A base ends with its chains, or with the last thing behind them that it has, as it did before there were any.
+    A base ends with its chains, or with the last thing behind them that it has, as it did before there were any; a
+    batch likewise with its number, or its plan.
     """
     if isinstance(value, Base):
         fields = list(msgspec.structs.astuple(value))
         while not fields[-1] and len(fields) > _BASE_FIELDS:
             fields.pop()
+        fields[_BASE_FIELDS - 1] = [_with_short_batch(chain) for chain in value.chains]
         return _encoder.encode(fields)
-    return _encoder.encode(value)
+    return _encoder.encode(_with_short_batch(value))
+
+
+def _with_short_batch(value: Record | ChainBase) -> Record | ChainBase | list[object]:
+    if value.batch is None or value.batch.plan is not None:
+        return value
+    fields = list(msgspec.structs.astuple(value))
+    fields[value.__struct_fields__.index("batch")] = [value.batch.query, value.batch.number]
+    return fields
 
 
 def decode_record(data: bytes | memoryview) -> Record:
@@ -344,6 +376,11 @@ def unpack_u64(data: bytes) -> U64:
 def files_of(part: TaskPart) -> set[str]:
     """Return the names of all data files that a part names."""
     return {extent.file for extent in extents_of(part)}
+
+
+def files_of_batch(batch: Batch | None) -> set[str]:
+    """Return the names of all data files that keep what was planned for a batch."""
+    return {file.kept.file for file in batch.plan.files} if batch is not None and batch.plan else set()
 
 
 def extents_of(part: TaskPart) -> list[Extent]:

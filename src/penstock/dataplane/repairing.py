@@ -108,9 +108,10 @@ def named_files(tails: list[LogTail]) -> set[str]:
     """Return the names of all data files that any base or record names."""
     named: set[str] = set()
     for tail in tails:
-        for part in (part for record, _ in tail.records for part in record.parts):
-            named |= records.files_of(part)
+        for record, _ in tail.records:
+            named = named.union(*map(records.files_of, record.parts), records.files_of_batch(record.batch))
         for chain in tail.base.chains if tail.base is not None else ():
+            named |= records.files_of_batch(chain.batch)
             named.update(frame.extent.file for frame in chain.deltas)
             named.update(s.extent.file for s in chain.snapshots if s.extent is not None)
             published = (item for edge in chain.edges for item in edge.published)

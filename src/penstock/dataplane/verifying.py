@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from penstock.dataplane import paths, recordlog, records
+from penstock.dataplane.batch_plans import verify_plans
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.channel import read_entries, read_frame, read_segment
@@ -47,6 +48,7 @@ def verify(disk: Disk, checkpoint: str) -> Report:
         _verify_live(disk, report, seen)
         _verify_state(disk, report, seen)
         _verify_rest(disk, report, seen, tails)
+        verify_plans(disk, report, [chain.batch for chain in seen.chains.by_name.values()])
     verify_exports(disk, report, seen.metas.first.query if seen is not None else None)
     verify_imported(disk, report)
     _note_strangers(disk, report)

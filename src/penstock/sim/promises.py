@@ -80,7 +80,7 @@ class Promises:
         require(own in self._written, f"{place} was published and never appended")
         self.acknowledged[own] = f"{record.kind} {record.epoch} of '{record.chain}' ({record.generation})"
         self._check_synced(record, place)
-        named = set().union(*map(records.files_of, record.parts))
+        named = set().union(*map(records.files_of, record.parts), records.files_of_batch(record.batch))
         gone = [name for name in named if self._machine.size(paths.data_file(self._checkpoint, name)) is None]
         if gone:
             lost = set(gone) & self.read_live()

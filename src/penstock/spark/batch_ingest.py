@@ -22,6 +22,9 @@ THE_BATCH = Batch("dataframe", 0)
 class BatchIngest(Ingest):
     """Feeds one source of a running query from a batch DataFrame."""
 
+    def prepare(self) -> None:
+        """There is no folder of Spark's."""
+
     def start(self) -> None:
         self._done = threading.Event()
         self._error: PenstockError | None = None
@@ -80,12 +83,16 @@ class BatchIngest(Ingest):
             if self._cancelled > MAX_RESTARTS:
                 raise
 
-    def _settle(self) -> None:
+    def _plan(self, batch: Batch, writer: str) -> Batch:
         """Nothing is planned outside our own records."""
+        return batch
 
-    def _check_same_query(self, known: Batch | None, batch: Batch) -> None:
+    def _is_known(self, batch: Batch) -> bool:
+        """Whether all rows are committed. Any thread but the hub's."""
+        known = self._known()
         if known is not None and known.query != batch.query:
             raise CheckpointError(
                 f"source '{self._source}' was a streaming DataFrame in this checkpoint and is a batch DataFrame now; give "
                 "it another name, or start with an empty checkpointLocation."
             )
+        return known is not None

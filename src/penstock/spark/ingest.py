@@ -1,15 +1,14 @@
 """Ingest: a Structured Streaming query whose checkpoint lives inside ours; one batch is one record.
 
-A batch is keyed by (source, query id, batch id): Spark may run it again after a crash, and a repeated batch
-is run to a no-op. Back-pressure blocks before a batch is read.
+A batch is keyed by (source, query id, batch id), and its record names what Spark planned for it: Spark may run the last
+one again after a crash, and what is the same is passed over. Our log leads and Spark's folder follows: `planned` puts it
+back or refuses it. Back-pressure blocks before a batch is read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
 import re
 import secrets
 import threading
@@ -22,7 +21,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.dataplane import paths, records
+from penstock.dataplane import records
 from penstock.dataplane.channel import DataWriter, EdgeSpec, write_rows
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.messages import Said
@@ -30,7 +29,9 @@ from penstock.dataplane.records import Batch, Stamp, TaskPart
 from penstock.dataplane.speaking import Speaker
 from penstock.errors import CheckpointError, OperatorError, PenstockError
 from penstock.spark.hearing import level_wanted
+from penstock.spark.judging import Turn
 from penstock.spark.leases import reason_in
+from penstock.spark.planned import Planned
 from penstock.spark.session import is_alive
 from penstock.spark.slots import is_local
 
@@ -179,9 +180,7 @@ class Ingest:
         self._schema = schema
         self._stamp = stamp
         self._trigger = trigger or {}
-        self._checkpoint = paths.ingest(shell.opened.checkpoint, source)
-        self._disk = PosixDisk()
-        self._settled: set[str] = set()
+        self.planned = Planned(PosixDisk(), shell.opened, source)
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._between_batches = threading.Event()
@@ -192,9 +191,17 @@ class Ingest:
         self._restarts: list[float] = []
         self.query: Any = None
 
+    def prepare(self) -> None:
+        """Bring Spark's folder to where the log is, before anything runs on it.
+
+        Raises:
+            CheckpointError: the folder says more than the log, or something else, or cannot be put back.
+        """
+        self.planned.prepare(self._shell.opened.chains[self._source].batch)
+
     def start(self) -> None:
         writer = self._dataframe.writeStream.foreachBatch(self._on_batch).option(
-            "checkpointLocation", self._checkpoint
+            "checkpointLocation", self.planned.folder
         )
         if self._trigger:
             writer = writer.trigger(**self._trigger)
@@ -249,6 +256,10 @@ class Ingest:
                 f"{RESTARTS_WITHIN_S:.0f} s; start the query again to go on."
             )
         _log.warning("the Spark job of source '%s' was cancelled; its ingest starts again.", self._source)
+        try:
+            self.planned.prepare(self._known())
+        except PenstockError as error:
+            return error
         self.start()
         return None
 
@@ -271,10 +282,6 @@ class Ingest:
             if self._stopped.is_set() or time.monotonic() > deadline:
                 raise error
             time.sleep(BLOCK_POLL_S)
-
-    def _query_id(self) -> str:
-        with open(os.path.join(self._checkpoint, "metadata"), encoding="utf-8") as file:
-            return str(json.load(file)["id"])
 
     def _on_batch(self, dataframe: Any, number: int) -> None:
         self._between_batches.clear()
@@ -306,18 +313,33 @@ class Ingest:
             self._said = OperatorError(told.group(1))
 
     def _take_in(self, dataframe: Any, number: int) -> None:
-        batch = Batch(self._query_id(), int(number))
-        if self._is_known(batch):
-            dataframe.write.format("noop").mode("overwrite").save()
-            return
-        self._wait_for_room()
-        self._commit(dataframe, batch)
+        batch = Batch(self.planned.query_id(), int(number))
+        known = self._known()
+        if self.planned.judge(known, batch) is Turn.NEXT:
+            self._wait_for_room()
+            self._commit(dataframe, batch)
+        elif known is None or known.plan is None or known.plan.stateful:
+            self._run_again(dataframe, batch)
+        # Else nothing needs the rows again, and the source may have let them go.
 
-    def _is_known(self, batch: Batch) -> bool:
-        """Whether the batch is committed. Any thread."""
+    def _run_again(self, dataframe: Any, batch: Batch) -> None:
+        """Run a committed batch for what it does to the state of the streaming DataFrame; its rows go nowhere."""
+        try:
+            dataframe.write.format("noop").mode("overwrite").save()
+        except Exception as error:
+            if is_cancelled(str(error)) or self._stopping.is_set():
+                raise
+            raise CheckpointError(
+                f"source '{self._source}': batch {batch.number} is committed, and Spark has to run it again for the state "
+                f"of the streaming DataFrame, but cannot ({reason_in(str(error))}); bring back what the source has lost, "
+                "or start with an empty checkpointLocation."
+            ) from error
+
+    def _known(self) -> Batch | None:
+        """The last committed batch. Any thread but the hub's."""
         hub, engine = self._shell.hub, self._shell.engine
-        self._check_same_query(hub.ask(lambda: engine.chains[self._source].batch), batch)
-        return bool(hub.ask(lambda: engine.sources.batch_is_known(self._source, batch)))
+        known: Batch | None = hub.ask(lambda: engine.chains[self._source].batch)
+        return known
 
     def _commit(self, dataframe: Any, batch: Batch) -> None:
         """Write a batch and wait for its record."""
@@ -330,42 +352,23 @@ class Ingest:
             stamps = [one.stamp for one in written if one.stamp is not None]
             rows = sum(part.rows_out for part in parts)
             stamp = records.combine_stamps(stamps) or (Stamp(rows, began, began, began) if rows else None)
-            self._settle()
+            planned = self._plan(batch, writer)
             committed = threading.Event()
             hub.ask(
-                lambda: self._shell.engine.sources.on_batch(self._source, batch, parts, stamp, committed.set)
+                lambda: self._shell.engine.sources.on_batch(
+                    self._source, planned, parts, stamp, committed.set
+                )
             )
             while not committed.wait(0.05):
                 if self._shell.engine.failed is not None or self._stopped.is_set() or self._shell.over:
                     raise PenstockError(
                         f"batch {number} of source '{self._source}' was not committed: the query has ended."
                     )
+        self.planned.told = None
 
-    def _settle(self) -> None:
-        """Make durable what Spark has planned for this batch, before our record of it is.
-
-        Spark syncs nothing. If it lost the plan in a power loss and made another one under the same number, with
-        more rows, we would pass over them: the number is committed.
-        """
-        found = [f"{self._checkpoint}/metadata", f"{self._checkpoint}/.metadata.crc"]
-        for folder in ("offsets", "sources"):
-            for above, _, names in os.walk(f"{self._checkpoint}/{folder}"):
-                found.extend(f"{above}/{name}" for name in names if not name.endswith(".tmp"))
-        for path in sorted(set(found) - self._settled):
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # Spark clears away old ones, and not all have a checksum
-                self._disk.settle(path)
-        self._settled = set(found)
-
-    def _check_same_query(self, known: Batch | None, batch: Batch) -> None:
-        """Refuse to read again what is counted already because Spark's own checkpoint of the source is gone."""
-        if known is not None and known.query != batch.query:
-            raise CheckpointError(
-                f"source '{self._source}': {self._checkpoint} is not the folder of the Spark query whose batch "
-                f"{known.number} was committed last, so rows would be counted twice; restore that folder from a copy, "
-                "or start with an empty checkpointLocation."
-            )
+    def _plan(self, batch: Batch, writer: str) -> Batch:
+        """Make what Spark planned for a batch durable, before the record that names it is."""
+        return self.planned.keep(batch, writer, self._known())
 
     def _write(self, dataframe: Any, writer: str) -> list[WrittenPart]:
         spec = self._shell.engine.program.stages[self._source]

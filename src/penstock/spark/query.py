@@ -87,6 +87,7 @@ class Query(Asking):
         working = self._ask(lambda shell: any(run.phase != "idle" for run in shell.engine.runs.values()))
         told = ["Paused"] if self._ask(lambda shell: shell.engine.is_paused_by_hand()) else []
         slow = self._ask(lambda shell: shell.engine.slow_epochs()) or {}
+        told += [ingest.planned.told for ingest in self._ingests if ingest.planned.told]
         told += [
             f"'{stage}' has been at epoch {epoch} for {seconds:.0f} s"
             for stage, (epoch, seconds) in slow.items()

@@ -133,6 +133,8 @@ def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings:
     if trigger.ends or all(node.bounded for node in sources):
         shell.sources_ended = lambda: all(ingest.finished for ingest in query._ingests)
     try:
+        for ingest in query._ingests:
+            ingest.prepare()
         shell.start()
         for ingest in query._ingests:
             ingest.start()

@@ -37,6 +37,7 @@ STEPS_OF: Mapping[str, tuple[Step, ...]] = {
     "start_append": (Step.CREATE, Step.WRITE, Step.SYNC, Step.LINK, Step.SYNC_DIR, Step.DELETE),
     "put": (Step.CREATE, Step.WRITE, Step.SYNC, Step.LINK, Step.SYNC_DIR),
     "settle": (Step.READ, Step.SYNC, Step.SYNC_DIR),
+    "link": (Step.READ, Step.SYNC, Step.LINK, Step.SYNC_DIR),
     "read": (Step.READ,),
     "view": (Step.READ,),
     "size": (Step.READ,),
@@ -107,6 +108,13 @@ class Disk(Protocol):
 
     def settle(self, path: str) -> None:
         """Make a file that another program wrote, and its name, durable. Raises ``FileNotFoundError``."""
+
+    def link(self, path: str, name: str) -> bool:
+        """Give a file that another program wrote a second name, bytes and name durable on return.
+
+        ``False`` where the file system cannot: the two lie on different ones, or it has no hard links. Raises
+        ``FileNotFoundError``.
+        """
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """Return the bytes from ``offset``, fewer where the file ends. Raises ``FileNotFoundError``."""

@@ -6,6 +6,7 @@ bytes mean.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ from penstock.errors import StorageError
 
 T = TypeVar("T")
 _IOV_MAX = 1024
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What a file system says that cannot give a file this second name."""
 
 
 class StepDisk:
@@ -95,14 +98,19 @@ class StepDisk:
         self._sync_dir_of(path)
 
     def settle(self, path: str) -> None:
-        file = self._step(
-            Step.READ, path, self._calls.open, path, expect=FileNotFoundError, undo=self._calls.close
-        )
-        try:
-            self._sync(path, file)
-        finally:
-            self._calls.close(file)
+        self._sync_theirs(path)
         self._sync_dir_of(path)
+
+    def link(self, path: str, name: str) -> bool:
+        self._sync_theirs(path)
+        try:
+            self._step(Step.LINK, name, self._calls.link, path, name, expect=OSError)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise storage_error(Step.LINK, name, error) from error
+        self._sync_dir_of(name)
+        return True
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         return self._step(Step.READ, path, self._calls.read, path, offset, length, expect=FileNotFoundError)
@@ -174,6 +182,16 @@ class StepDisk:
 
     def _sync(self, path: str, file: int) -> None:
         self._step(Step.SYNC, path, self._calls.sync, file)
+
+    def _sync_theirs(self, path: str) -> None:
+        """Sync the bytes of a file that another program wrote."""
+        file = self._step(
+            Step.READ, path, self._calls.open, path, expect=FileNotFoundError, undo=self._calls.close
+        )
+        try:
+            self._sync(path, file)
+        finally:
+            self._calls.close(file)
 
     def _sync_dir_of(self, path: str) -> None:
         folder = os.path.dirname(path)
