@@ -25,7 +25,8 @@ from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
-from penstock.errors import FencedError, OperatorError, PenstockError, SessionError, StorageError
+from penstock.errors import FencedError, PenstockError, SessionError, StorageError
+from penstock.raised import describe, function_error
 from penstock.spark import core_shares
 from penstock.spark.chores import Chores
 from penstock.spark.hearing import Hearing
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger("penstock")
+_AGAIN = "; the epoch will be handed over again, with the same rows, when the query is restarted."
 
 
 class SparkShell(Listener):
@@ -210,9 +212,7 @@ class SparkShell(Listener):
         self._on_end(error)
 
     def _crashed(self, error: BaseException) -> None:
-        wrapped = (
-            error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
-        )
+        wrapped = error if isinstance(error, PenstockError) else PenstockError(describe(error))
         if wrapped is not error:
             wrapped.__cause__ = error
         self.finish(wrapped)
@@ -313,12 +313,11 @@ class SparkShell(Listener):
                 try:
                     if table.num_rows:  # a change of executors may pass without a row
                         self._sinks[work.stage].take(table, work.epoch)
-                except PenstockError:
-                    raise
-                except Exception as error:
-                    raise OperatorError(
-                        f"the sink's function failed for sink epoch {work.epoch}: {type(error).__name__}: {error}; "
-                        "the epoch will be handed over again, with the same rows, when the query is restarted."
+                except BaseException as error:
+                    raise function_error(
+                        f"the function of sink '{work.stage}' failed for sink epoch {work.epoch}",
+                        error,
+                        _AGAIN,
                     ) from error
             self.hub.post(lambda work=work: self.engine.on_sink_done(work.stage, work.epoch))  # type: ignore[misc]
 
