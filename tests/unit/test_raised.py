@@ -133,7 +133,10 @@ def test_of_a_long_traceback_the_beginning_and_the_end_are_kept() -> None:
 def test_lone_surrogates_are_escaped_and_other_text_is_left_as_it_is() -> None:
     assert bounded("grüße \U0001f600", 100) == "grüße \U0001f600"
     assert bounded(f"{NAME}!", 100) == "name-\\udcff!"
-    assert bounded("a" * 50 + "\udcff" * 50, 20) == "a" * 10 + " ... (80 characters left out) ... " + "\\udcff" * 10
+    assert (
+        bounded("a" * 50 + "\udcff" * 50, 20)
+        == "a" * 10 + " ... (80 characters left out) ... " + "\\udcff" * 10
+    )
     assert show(["a"]) == "['a']" and show(Odd()) == "<Odd whose __repr__ raised>"
 
 
@@ -149,7 +152,7 @@ def test_an_interrupt_of_the_main_thread_is_a_persons_unless_none_was_pressed() 
         raised.pass_on(interrupt)
     with raised.noting_ctrl_c():
         raised.pass_on(interrupt)  # nobody pressed a key: a function has raised it
-        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
         with pytest.raises(KeyboardInterrupt):
