@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from penstock.dataplane import messages
 from penstock.dataplane.logic.protocol import Logic, close_logic
 from penstock.dataplane.state.protocol import TaskState
+from penstock.raised import describe_own, pass_on_end
 
 Copy = Callable[[TaskState, messages.Prepare, str], list[messages.PreparedShard]]
 Later = Callable[[messages.FromLease], None]
@@ -83,10 +84,13 @@ class Copier:
         assert state is not None
         try:
             made = self._copy(state, message, home)
-        except Exception as error:
+        except BaseException as error:
+            pass_on_end(error)
             # A file may be gone because the shard was snapshotted meanwhile: the driver asks again with what there is.
             # Whatever else it was, the shard can move without a copy.
-            made = [messages.PreparedShard(shard.shard, "", 0, str(error)) for shard in message.shards]
+            made = [
+                messages.PreparedShard(shard.shard, "", 0, describe_own(error)) for shard in message.shards
+            ]
         finally:
             state.close()
             close_logic(logic)

@@ -17,6 +17,7 @@ from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.committing import Committing
 from penstock.dataplane.draining import Draining
 from penstock.dataplane.handing import HANDOVER_S
+from penstock.dataplane.heartbeats import NO_HEARTBEAT, late_leases
 from penstock.dataplane.latency import Latency, LatencyLog
 from penstock.dataplane.logline import Appender, LogLine
 from penstock.dataplane.operator_steps import OperatorSteps
@@ -325,13 +326,8 @@ class Engine:
         if now - self._stepped_at > STALL_S:
             for lease in self.leases.values():
                 lease.heard_at = now
-        late = [
-            lease.name
-            for lease in self.leases.values()
-            if now - lease.heard_at > self.settings.lease_timeout_s
-        ]
-        for name in late:
-            self.end_lease(name, "no heartbeat")
+        for name in late_leases(self.leases, now, self.settings.lease_timeout_s):
+            self.end_lease(name, NO_HEARTBEAT)
 
     def fail(self, error: PenstockError) -> None:
         """End the query with its first error."""

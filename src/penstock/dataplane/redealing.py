@@ -214,7 +214,7 @@ class Redealing:
 
     def _stay_near(self, taker: Run, one: Asked, tasks: U16, fresh: list[int]) -> None:
         """Put new tasks where most of their shards were let go: there they are opened, elsewhere they are rebuilt."""
-        known = self._engine.serving.known_nodes()
+        known = self._engine.serving.usable_nodes()
         for index in fresh:
             found = Counter(
                 taker.handed_over[shard].node

@@ -7,7 +7,7 @@ Knows nothing of where shards go: whoever is told that a task is served sees to 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.dataplane.dealing import TaskSlot, assign_tasks, mean_tasks, plan_moves
@@ -56,6 +56,8 @@ class Serving:
         """Tasks that Spark can run at once on each node for this query; a node that is not named may have any number."""
         self.avoid: set[str] = set()
         """Nodes that are drained: no task is put there any more."""
+        self.silent: set[str] = set()
+        """Nodes that are avoided because nothing is heard of them; they may come back."""
         self._looked_at = 0.0
 
     def slots(self) -> list[TaskSlot]:
@@ -154,12 +156,12 @@ class Serving:
     def nodes_of_leases(self) -> dict[str, str]:
         return {name: lease.node for name, lease in self._leases.items()}
 
-    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int]) -> None:
-        """Say which nodes there are, leases on them or not, and how many tasks each can run for this query; a task whose
-        node is gone may run anywhere."""
-        self.nodes, self.node_slots = set(nodes), dict(slots)
+    def set_nodes(self, nodes: Iterable[str], slots: Mapping[str, int], silent: Collection[str] = ()) -> None:
+        """Say which nodes there are, leases on them or not, how many tasks each can run for this query, and which are
+        silent; a task whose node is gone or silent may run anywhere."""
+        self.nodes, self.node_slots, self.silent = set(nodes), dict(slots), set(silent)
         self.avoid &= self.nodes
-        known = self.known_nodes()
+        known = self.known_nodes() - self.silent
         for slot in self.slots():
             if slot.node is not None and slot.node not in known:
                 slot.node = None
@@ -169,7 +171,7 @@ class Serving:
 
     def usable_nodes(self) -> set[str]:
         """Nodes that tasks may be put on."""
-        return self.known_nodes() - self.avoid
+        return self.known_nodes() - self.avoid - self.silent
 
     def use_again(self, node: str) -> None:
         """A node that was drained may have tasks again."""
@@ -182,7 +184,7 @@ class Serving:
         Raises:
             PlanError: it says what, and what would do.
         """
-        known, nodes = self.known_nodes(), self.nodes_of_leases()
+        known, nodes = self.known_nodes() - self.silent, self.nodes_of_leases()
         for one in wanted:
             run = self._runs.get(one.stage)
             spec, mine = (run.spec, run.shards.mine()) if run is not None else (None, None)
@@ -190,7 +192,7 @@ class Serving:
             check_tasks_stay(one, self._runs[one.stage].slots, nodes)
             check_drained(one, self._runs[one.stage].slots, nodes, self.avoid)
         names = ", ".join(f"'{one.stage}'" for one in wanted)
-        usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid)
+        usable = sum(slots for node, slots in self.node_slots.items() if node not in self.avoid | self.silent)
         drained = sum(node in self.avoid for node in nodes.values())
         leases = min(self.capacity - drained, usable)
         for room in derive_rooms(wanted, self.slots(), nodes, self.node_slots, leases):

@@ -2,11 +2,13 @@
 
 While a `Speaker` listens, writes to standard output and error and records of `logging` become `Said` messages, with the
 operator, the task and, where the function was called for a key or a shard, those too. Bounded, and it never fails the
-work: what is too much is left out and counted. A function that says nothing pays nothing.
+work, whatever is said: what is too much is left out and counted, what cannot be encoded is escaped. A function that says
+nothing pays nothing.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import logging
@@ -19,12 +21,15 @@ from typing import Any, TextIO
 
 from penstock.dataplane.messages import Said
 from penstock.dataplane.state.handles import KeyState
+from penstock.raised import bounded, describe, show
 
 LINES_PER_S = 200
 BYTES_PER_MINUTE = 1 << 20
 LINE_CHARACTERS = 4000
 """A longer line is cut."""
 KEY_CHARACTERS = 80
+_MOST_LEVEL = 1_000
+"""A level above is told as this one."""
 _FRAMES = 64
 """How far up the stack the key is looked for."""
 _CALLERS = ("penstock.dataplane.", "penstock.topology.")
@@ -72,7 +77,7 @@ class Speaker:
         """Whom the process works for now."""
         self._woken = woken
         self._allowance = Allowance(clock)
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # a `__del__` that prints may run while this thread has it
         self._said: deque[Said] = deque()
         self._left_out = 0
         self._streams: list[Stream] = []
@@ -82,20 +87,32 @@ class Speaker:
         """Whether lines were left out and this was not said yet."""
         return self._left_out > 0
 
-    def say(self, level: int, text: str) -> None:
-        """Keep one text for the driver, or count it as left out."""
+    def say(self, level: int, text: str) -> bool:
+        """Keep one text for the driver, or count it as left out; say which."""
         if len(text) > LINE_CHARACTERS:
             text = f"{text[:LINE_CHARACTERS]} ... (cut)"
+        text, level = bounded(text, 2 * LINE_CHARACTERS), max(0, min(int(level), _MOST_LEVEL))
         where = where_called(sys._getframe(1))
         with self._guard:
-            if self._allowance.take(len(text)):
-                self._note_left_out()
-                self._said.append(Said(self.stage, self.task, level, text, where))
-            else:
-                self._left_out += 1
-                if self._left_out > 1:
-                    return
+            if not self._allowance.take(len(text)):
+                self._leave_out(1)
+                return False
+            self._note_left_out()
+            self._said.append(Said(self.stage, self.task, level, text, where))
         self._woken()
+        return True
+
+    def leave_out(self, lines: int) -> None:
+        """Count lines as left out that came with others which were too many."""
+        if lines:
+            with self._guard:
+                self._leave_out(lines)
+
+    def _leave_out(self, lines: int) -> None:
+        first = not self._left_out
+        self._left_out += lines
+        if first:
+            self._woken()
 
     def end_lines(self) -> None:
         """Say what was written without an end of line."""
@@ -146,16 +163,26 @@ class Stream(io.TextIOBase):
         self._level = level
         self._under = instead_of
         self._begun = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def write(self, text: str) -> int:
+        text = str.__getitem__(text, slice(None))  # of a class derived from str, nothing of its own is called
         if self._speaker.echo:
             with contextlib.suppress(Exception):
-                self._under.write(text)
-        *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            self._speaker.say(self._level, line)
-        self._begun = self._begun[: LINE_CHARACTERS + 1]
+                self._under.write(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+        self.hear(text)
         return len(text)
+
+    def hear(self, text: str) -> None:
+        """Say the lines that end in a text, as many as may be said, and keep the half one at its end."""
+        start = 0
+        while (end := text.find("\n", start)) >= 0:
+            line = self._begun + text[start : min(end, start + LINE_CHARACTERS + 1)]
+            self._begun, start = "", end + 1
+            if not self._speaker.say(self._level, line):
+                self._speaker.leave_out(text.count("\n", start))
+                start = text.rfind("\n") + 1
+        self._begun = (self._begun + text[start : start + LINE_CHARACTERS + 1])[: LINE_CHARACTERS + 1]
 
     def end_line(self) -> None:
         if self._begun:
@@ -174,12 +201,42 @@ class Stream(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """Bytes written here go where they would have gone; nothing is known of their lines."""
-        return self._under.buffer
+        """Bytes written here are heard as text, too."""
+        return StreamBytes(self)
+
+    def echo_bytes(self, data: bytes) -> None:
+        if self._speaker.echo:
+            with contextlib.suppress(Exception):
+                self._under.buffer.write(data)
+
+    def reconfigure(self, **_: Any) -> None:
+        """Programs set the encoding of their output; here it is always UTF-8."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return self._under.encoding
+
+
+class StreamBytes(io.RawIOBase):
+    """The bytes below such a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        given = bytes(data)
+        self._stream.echo_bytes(given)
+        self._stream.hear(self._stream.decoder.decode(given))
+        return len(given)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 class Handler(logging.Handler):
@@ -192,14 +249,14 @@ class Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = self.format(record)
+            text = str.__getitem__(self.format(record), slice(None))
         except Exception as error:
-            text = f"a log record that cannot be formatted: {record.msg!r} ({type(error).__name__}: {error})"
+            text = f"a log record that cannot be formatted: {show(record.msg)} ({describe(error)})"
         if record.name != "root":
             text = f"{record.name}: {text}"
         if self._speaker.echo:
             with contextlib.suppress(Exception):
-                self._stderr.write(f"{record.levelname}: {text}\n")
+                self._stderr.write(f"{record.levelname}: {bounded(text, len(text))}\n")
         self._speaker.say(record.levelno, text)
 
 
@@ -211,7 +268,8 @@ def where_called(frame: Any) -> str:
     for _ in range(_FRAMES):
         if frame is None:
             return ""
-        if frame.f_globals.get("__name__", "").startswith(_CALLERS):
+        name = frame.f_globals.get("__name__")
+        if isinstance(name, str) and name.startswith(_CALLERS):
             found = _where_in(frame.f_locals)
             if found:
                 return found
@@ -230,8 +288,5 @@ def _where_in(variables: Mapping[str, Any]) -> str:
 
 
 def _shown(key: Any) -> str:
-    try:
-        parts = ", ".join(map(repr, key)) if isinstance(key, tuple) else repr(key)
-    except Exception:
-        return "?"
-    return parts if len(parts) <= KEY_CHARACTERS else f"{parts[:KEY_CHARACTERS]}..."
+    values = key if isinstance(key, tuple) else (key,)
+    return bounded(", ".join([show(value, KEY_CHARACTERS) for value in values]), KEY_CHARACTERS)

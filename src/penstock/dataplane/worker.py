@@ -11,7 +11,6 @@ import itertools
 import os
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -40,6 +39,14 @@ from penstock.dataplane.program import Program, StageSpec, operator_of
 from penstock.dataplane.slices import Slice, join_slices, slice_pieces
 from penstock.dataplane.state.protocol import U16, Delta, TaskState
 from penstock.errors import CorruptFileError, OperatorError, PenstockError, StorageError
+from penstock.raised import (
+    describe,
+    describe_own,
+    describe_traceback,
+    function_error,
+    pass_on_end,
+    type_name,
+)
 
 FLUSH_IDLE_S = 0.001
 """Time given to writing behind when no work is waiting."""
@@ -113,7 +120,7 @@ class Worker:
     def handle(self, message: messages.ToLease) -> messages.FromLease | None:
         """Carry out one message and return the answer, None when there is none.
 
-        Never raises a PenstockError: it becomes a `Failed` answer, after which the lease must end.
+        Raises nothing but what ends the process: it becomes a `Failed` answer, after which the lease must end.
         """
         if isinstance(message, messages.End):
             return None
@@ -127,11 +134,8 @@ class Worker:
             # Damage to the node's own copy is mended by rebuilding it elsewhere; damage to the checkpoint is not.
             local = self._identity.node_dir in str(error)
             return self._failed(message, "local" if local else "corrupt", error)
-        except SystemExit as error:
-            stage = getattr(message, "stage", "")
-            ended = OperatorError(f"operator '{stage}' called sys.exit({error.code!r}); return instead.")
-            return self._failed(message, "user", ended)
-        except Exception as error:
+        except BaseException as error:
+            pass_on_end(error)
             return self._failed(message, "internal", error)
 
     def idle(self) -> messages.Failed | None:
@@ -141,7 +145,7 @@ class Worker:
                 try:
                     task.state.flush(10 * FLUSH_IDLE_S)
                 except (StorageError, CorruptFileError) as error:
-                    return messages.Failed(task.spec.name, task.index, "local", str(error))
+                    return messages.Failed(task.spec.name, task.index, "local", describe_own(error))
         return None
 
     def close(self) -> None:
@@ -270,11 +274,15 @@ class Worker:
         start, end = work.offsets
         try:
             batch = task.spec.generate(start, end - start)
-        except Exception as error:
-            raise OperatorError(
-                f"source '{task.spec.name}' failed for rows {start} to {end}: {type(error).__name__}: {error}"
+        except BaseException as error:
+            raise function_error(
+                f"source '{task.spec.name}' failed for rows {start} to {end}", error
             ) from error
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        if not isinstance(table, pa.Table):
+            raise OperatorError(
+                f"source '{task.spec.name}' made a {type_name(batch)}; its function must return a pyarrow.RecordBatch."
+            )
         if table.num_rows != end - start:
             raise OperatorError(
                 f"source '{task.spec.name}' was asked for {end - start} rows and made {table.num_rows}."
@@ -362,10 +370,10 @@ class Worker:
             released.append(messages.ReleasedShard(shard, name))
         return messages.Released(message.stage, message.task, released, task.next_timer_us())
 
-    def _failed(self, message: messages.ToLease, kind: str, error: Exception) -> messages.Failed:
+    def _failed(self, message: messages.ToLease, kind: str, error: BaseException) -> messages.Failed:
         stage, index = getattr(message, "stage", ""), getattr(message, "task", 0)
-        text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-        return messages.Failed(stage, index, kind, text, "".join(traceback.format_exception(error)))
+        text = describe_own(error) if isinstance(error, PenstockError) else f"'{stage}': {describe(error)}"
+        return messages.Failed(stage, index, kind, text, describe_traceback(error))
 
 
 def _fit(table: pa.Table, spec: StageSpec) -> pa.Table:

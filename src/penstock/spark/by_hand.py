@@ -233,7 +233,9 @@ class ByHand:
         slots = {one.executor_id: one.cores for one in nodes(self._spark)}
         slots.update({node: count for node, count in serving.node_slots.items() if node in slots})
         return {
-            node: max(count - held[node], 0) for node, count in slots.items() if node not in serving.avoid
+            node: max(count - held[node], 0)
+            for node, count in slots.items()
+            if node not in serving.avoid | serving.silent
         }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.dataplane import recordlog
@@ -52,7 +52,11 @@ class Chores:
         self._due = threading.Event()
         self._looking = threading.Lock()
         self._end_mark: DrainMark | None = None
-        self._slots = 0
+        self._slots = self._usable = 0
+        self._nodes: set[str] = set()
+        """Nodes that are not drained, as of the last look."""
+        self._silent: set[str] = set()
+        """Those of them that are avoided because nothing is heard of them."""
         self._chore_failures = 0
         self._mentioned: dict[str, int] = {}
         self._cleaned_at = 0.0
@@ -89,7 +93,9 @@ class Chores:
             self._shell.hub.post(lambda over=over: self._job_ended(over))  # type: ignore[misc]
         for name in self._office.lingering():
             self._office.cancel(name)
-        self._drop_overdue()
+        if self._office.silent(self._nodes) != self._silent:
+            self.check_capacity()
+        self._drop_stuck()
         self._ask_for_leases()
         if now - self._beaten_at > self._shell.settings.heartbeat_s:
             self._beaten_at = now
@@ -140,19 +146,27 @@ class Chores:
             if self._chore_failures >= MAX_CHORE_FAILURES:
                 raise
 
-    def _drop_overdue(self) -> None:
-        """Cancel leases that Spark did not start in time; without any lease so far, say why nothing happens."""
-        for name in self._office.overdue():
-            self._shell.hub.forget(name)
-            self._office.cancel(name)
+    def _drop_stuck(self) -> None:
+        """Cancel leases that did not connect in time; without any lease so far, say why nothing happens."""
+        for stuck in self._office.stuck(self._silent):
+            self._shell.hub.forget(stuck.name)
+            self._office.cancel(stuck.name)
+            if stuck.node and (stuck.doubted or (self.had_leases and not self._office.is_heard(stuck.node))):
+                self._office.note_silent(stuck.node, "a lease that Spark has started there does not connect")
+                continue
             if not self.had_leases:
                 raise SessionError(
                     f"Spark did not start a lease within {CONNECT_TIMEOUT_S:.0f} s: its slots are taken by other jobs, or "
                     "its executors cannot reach the driver; free at least two slots, or use penstock.session()."
                 )
+            where = (
+                f"node {stuck.node} started it, but does not let it connect"
+                if stuck.node
+                else "other jobs hold its slots"
+            )
             _log.warning(
-                "Spark did not start another lease within %.0f s: other jobs hold its slots; the %d leases there are "
-                "serve all tasks until it does.", CONNECT_TIMEOUT_S, len(self._office.asked),
+                "another lease did not come up within %.0f s: %s; the %d leases there are serve all tasks until it does.",
+                CONNECT_TIMEOUT_S, where, len(self._office.asked),
             )  # fmt: skip
             self._shell.hub.post(lambda: self._shell.engine.set_capacity(len(self._shell.engine.leases)))
 
@@ -161,7 +175,10 @@ class Chores:
             return
         self.check_capacity()
         missing = self._shell.hub.ask(self._shell.engine.wanted_leases) - len(self._office.asked)
-        offers = [self._office.prepare() for _ in range(min(missing, self._office.room(self._reserve)))]
+        serving = self._shell.engine.serving
+        avoid = serving.avoid | self._silent
+        room = self._office.room(self._reserve, self._usable, avoid)
+        offers = [self._office.prepare() for _ in range(min(missing, room))]
         if not offers:
             return
         awaited, asked = self._office.awaited(), [offer.lease for offer in offers]
@@ -171,9 +188,8 @@ class Chores:
             self._shell.hub.expect(offer.lease, offer.token)
             served = serves[offer.lease]
             wanted = next((slot.node for slot in served if slot.node is not None), None)
-            self._office.submit(
-                offer, describe_lease(served, tasks_of), wanted, self._shell.engine.serving.avoid
-            )
+            named = describe_lease(served, tasks_of)
+            self._office.submit(offer, named, wanted, serving.avoid, self._silent)
 
     def check_capacity(self) -> None:
         """Tell the engine what nodes and slots Spark has now. Any thread but the hub's."""
@@ -183,21 +199,27 @@ class Chores:
     def _check_capacity(self) -> None:
         slots, held = self._office.slots(), len(self._office.asked)
         known = nodes(self._spark)
-        avoid = self._shell.engine.serving.avoid
-        usable = usable_slots(slots, slots_of_nodes(self._spark, known), avoid)
-        # Leases on drained nodes have slots of their own until they end, and take none from those that replace them.
+        drained = self._shell.engine.serving.avoid
+        self._nodes = {node.executor_id for node in known} - drained
+        self._silent = self._office.silent(self._nodes)
+        avoid = drained | self._silent
+        usable = self._usable = usable_slots(slots, slots_of_nodes(self._spark, known), avoid)
+        # Leases on drained and silent nodes have slots of their own until they end, and take none from those that replace
+        # them.
         leaving = sum(asked.node in avoid for asked in list(self._office.asked.values()))
-        capacity = max(1, self._office.capacity(self._reserve, usable)) + leaving
+        capacity = max(1, self._office.capacity(self._reserve, usable, avoid)) + leaving
         # A lost node takes slots; what is missing from the reserve then is taken from the leases that are left. What
         # other queries take of the slots costs this one no lease that it has.
         surplus = held - capacity if slots < self._slots else 0
         capacity = capacity if slots < self._slots else max(capacity, held)
         self._slots = slots
-        free = self._office.slots_of(known)
-        self._shell.hub.post(lambda: self._set_capacity(capacity, surplus, free))
+        free, silent = self._office.slots_of(known), set(self._silent)
+        self._shell.hub.post(lambda: self._set_capacity(capacity, surplus, free, silent))
 
-    def _set_capacity(self, capacity: int, surplus: int, slots_of: Mapping[str, int]) -> None:
-        self._shell.engine.serving.set_nodes(slots_of, slots_of)
+    def _set_capacity(
+        self, capacity: int, surplus: int, slots_of: Mapping[str, int], silent: Collection[str] = ()
+    ) -> None:
+        self._shell.engine.serving.set_nodes(slots_of, slots_of, silent)
         self._shell.engine.set_capacity(capacity)
         for lease in list(self._shell.engine.leases)[1:][: max(0, surplus)]:
             self._shell.drop_lease(lease, "its slot is needed")

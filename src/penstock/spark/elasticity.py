@@ -279,7 +279,7 @@ class Elasticity:
             sources = sum(len(run.slots) for run in engine.runs.values() if run.spec.kind == "source")
             serving = engine.serving
             beside = serving.leases_beside(lambda stage: engine.runs[stage].spec.kind == "operator")
-            slots, avoid = dict(serving.node_slots), frozenset(serving.avoid)
+            slots, avoid = dict(serving.node_slots), frozenset(serving.avoid | serving.silent)
             return _Seen(serving.capacity, sources, avoid, slots, beside)
 
         return self._shell.hub.ask(look)

@@ -83,5 +83,5 @@ class Hearing:
         while (said := self._heard.get()) is not None:
             try:
                 log_said(said)
-            except Exception:  # a handler of the user's that fails is no reason to stop the query
+            except BaseException:  # a handler of the user's that fails is no reason to stop the query
                 logging.getLogger("penstock").debug("a line of a function could not be logged", exc_info=True)

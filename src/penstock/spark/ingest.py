@@ -28,6 +28,7 @@ from penstock.dataplane.messages import Said
 from penstock.dataplane.records import Batch, Stamp, TaskPart
 from penstock.dataplane.speaking import Speaker
 from penstock.errors import CheckpointError, OperatorError, PenstockError
+from penstock.raised import describe_own, describe_traceback, noting_ctrl_c
 from penstock.spark.hearing import level_wanted
 from penstock.spark.judging import Turn
 from penstock.spark.leases import reason_in
@@ -83,8 +84,11 @@ class PartitionWriter:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         speaker = Speaker(echo=self.echo)
         speaker.stage = self.source
-        with speaker.listening(self.log_level):
-            written = self._write(batches, speaker)
+        with speaker.listening(self.log_level), noting_ctrl_c():
+            try:
+                written = self._write(batches, speaker)
+            except PenstockError as error:
+                raise _told_by_spark(error) from None
         written = msgspec.structs.replace(written, said=speaker.take())
         yield pa.RecordBatch.from_pydict(
             {"written": [msgspec.msgpack.encode(written)]}, pa.schema([("written", pa.binary())])
@@ -131,6 +135,13 @@ class PartitionWriter:
             )
         low, high = pc.min_max(column).as_py().values()
         return [Stamp(table.num_rows, low, pc.mean(column).as_py(), high)]
+
+
+def _told_by_spark(error: PenstockError) -> PenstockError:
+    """Return an error that says the same in text that Spark can send; of its causes nothing but the text is left."""
+    told = type(error)(describe_own(error))
+    told.add_note(describe_traceback(error))
+    return told
 
 
 def _in_chunks(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

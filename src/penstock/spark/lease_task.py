@@ -26,6 +26,7 @@ from penstock.dataplane.lease_home import LeaseIdentity
 from penstock.dataplane.program import Program
 from penstock.dataplane.speaking import Speaker
 from penstock.dataplane.worker import Worker
+from penstock.raised import noting_ctrl_c
 from penstock.spark.node_load import NodeLoad, NodeMeter
 from penstock.spark.preloading import preload
 from penstock.spark.processes import derive_ancestors, derive_executor_id, read_processes
@@ -74,7 +75,8 @@ def serve(offer: LeaseOffer, _rows: Iterable[object]) -> Iterator[str]:
         try:
             _authenticate(sock, offer)
             sock.settimeout(None)
-            return iter([_serve(sock, offer)])
+            with noting_ctrl_c():
+                return iter([_serve(sock, offer)])
         except (WireError, OSError) as error:
             return iter([f"ended: {error}"])
 
@@ -177,8 +179,12 @@ class Voice:
 
     def _wake(self) -> None:
         if self._thread is None and not self._over:
-            self._thread = threading.Thread(target=self._run, name="penstock-voice", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="penstock-voice", daemon=True)
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the system gives no more threads: said with the next answer
+                thread.start()
+                self._thread = thread
         self._due.set()
 
     def _run(self) -> None:

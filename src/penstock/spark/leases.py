@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import re
 import secrets
 import time
@@ -20,7 +21,8 @@ from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import Program
 from penstock.spark.hearing import level_wanted
 from penstock.spark.lease_task import HEARTBEAT_S, LeaseOffer, serve
-from penstock.spark.slots import Node, is_local, nodes, slots, slots_of_nodes
+from penstock.spark.silence import SilentNodes, choose_node, patience_s
+from penstock.spark.slots import Node, is_local, node_of_job, nodes, slots, slots_of_nodes
 from penstock.spark.versions import missing_on
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 60.0
 NAMED_STAGES = 4
 """Operators that a lease's name in the Spark UI lists."""
+LOOK_S = 0.5
+"""Time after which Spark is asked where it has started a lease, while some node is in doubt."""
 LOST_GRACE_S = 1.5
 """Time that a lease which was given up has to end by itself before its job is cancelled."""
 
@@ -39,13 +43,28 @@ class Asked:
 
     offer: LeaseOffer
     future: Any = None
-    asked_at: float = field(default_factory=time.monotonic)
+    asked_at: float = field(default_factory=lambda: time.monotonic())
     connected: bool = False
     lost_at: float = 0.0
     node: str = ""
     """Executor that it was meant for, then the one it came up on."""
     wanted: str = ""
     """Executor that the plan named for it; empty where any would do."""
+    started: str = ""
+    """Executor on which Spark has started it, once that was asked."""
+    started_at: float | None = None
+    """When that was found out."""
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A lease that does not connect from where Spark has started it."""
+
+    name: str
+    node: str
+    """Nothing: Spark has not started it."""
+    doubted: bool
+    """Whether its node is silent, or was and is tried again."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +76,13 @@ class JobOver:
     served: bool
 
 
+_log = logging.getLogger("penstock")
 _offices: list[LeaseOffice] = []
 """The offices of all queries of this process; they share the slots of a session."""
 
 
 class LeaseOffice:
-    """Submits lease jobs and keeps track of them. Used by one thread, but for `note_up` and `give_up`."""
+    """Submits lease jobs and keeps track of them. Used by one thread, but for `give_up` and what begins with `note`."""
 
     def __init__(
         self,
@@ -82,6 +102,7 @@ class LeaseOffice:
         self._checkpoint = checkpoint
         self._label = label
         self._count = 0
+        self.silence = SilentNodes()
         self.asked: dict[str, Asked] = {}
         self.lost: dict[str, Asked] = {}
         """Leases that were given up while their job still holds a slot."""
@@ -91,15 +112,20 @@ class LeaseOffice:
         """Leases that came up on another one; they work all the same, by `bring`."""
         _offices.append(self)
 
-    def capacity(self, reserve: int, usable: int | None = None) -> int:
+    def capacity(self, reserve: int, usable: int | None = None, avoid: Collection[str] = ()) -> int:
         """Return how many leases may be held: the slots that are usable, by default all that are registered, less those
-        of other queries and the reserve."""
-        others = sum(
-            office.jobs()
-            for office in _offices
-            if office is not self and office._spark.sparkContext is self._spark.sparkContext
-        )
+        of other queries and the reserve.
+
+        Args:
+            avoid: nodes whose slots are not among the usable ones.
+        """
+        others = sum(office.jobs(avoid) for office in self._offices_here() if office is not self)
         return (self.slots() if usable is None else usable) - others - reserve
+
+    def _offices_here(self) -> list[LeaseOffice]:
+        """The offices of all queries of this session."""
+        context = self._spark.sparkContext
+        return [office for office in list(_offices) if office._spark.sparkContext is context]
 
     def slots(self) -> int:
         """Return how many tasks Spark can run at once now."""
@@ -107,22 +133,83 @@ class LeaseOffice:
 
     def slots_of(self, known: Sequence[Node]) -> dict[str, int]:
         """Return how many tasks each node can run at once, without leases of other queries there."""
-        context = self._spark.sparkContext
         others = Counter(
             asked.node
-            for office in list(_offices)
-            if office is not self and office._spark.sparkContext is context
+            for office in self._offices_here()
+            if office is not self
             for asked in [*office.asked.values(), *office.lost.values()]
         )
         return {node: count - others[node] for node, count in slots_of_nodes(self._spark, known).items()}
 
-    def jobs(self) -> int:
-        """Return how many jobs of this office hold or wait for a slot."""
-        return len(self.asked) + len(self.lost)
+    def jobs(self, avoid: Collection[str] = ()) -> int:
+        """Return how many jobs of this office hold or wait for a slot, but for those on nodes that are avoided."""
+        return sum(one.node not in avoid for one in [*self.asked.values(), *self.lost.values()])
 
-    def room(self, reserve: int) -> int:
-        """Return how many more leases may be asked for now."""
-        return self.capacity(reserve) - self.jobs()
+    def room(self, reserve: int, usable: int | None = None, avoid: Collection[str] = ()) -> int:
+        """Return how many more leases may be asked for now; the arguments are those of `capacity`."""
+        return self.capacity(reserve, usable, avoid) - self.jobs(avoid)
+
+    # -- silent nodes (`note_...`: the hub's thread) ----------------------------------------------------------------------
+
+    def note_silent(self, node: str, why: str) -> None:
+        """Nothing is heard of a node: ask for no lease there for a while."""
+        wait_s = None if is_local(self._spark) else self.silence.note_silent(node, time.monotonic())
+        if wait_s is not None:
+            _log.warning(
+                "node %s is silent: %s; its shards go on where other nodes have room, and it is tried again in %.0f s.",
+                node, why, wait_s,
+            )  # fmt: skip
+
+    def note_heard(self, node: str) -> None:
+        """A lease of a node has spoken."""
+        now = time.monotonic()
+        if sum(office.silence.note_heard(node, now) for office in self._offices_here()):
+            _log.info("node %s is heard again.", node)
+
+    def silent(self, usable: Collection[str]) -> set[str]:
+        """Return which of the nodes that may be used are to be avoided; none where that would leave no other."""
+        now = time.monotonic()
+        found = set().union(*(office.silence.avoided(now) for office in self._offices_here())) & set(usable)
+        return found if found != set(usable) else set()
+
+    def stuck(self, silent: Collection[str]) -> list[Stuck]:
+        """Return the leases that have had their time to connect: little of it on a node that is silent.
+
+        Where a lease is, Spark is asked only while some node is in doubt, or when its time is up.
+        """
+        now, trial = time.monotonic(), self._on_trial()
+        found = []
+        for name, asked in list(self.asked.items()):
+            waited_s = now - asked.asked_at
+            if asked.connected or waited_s <= (LOOK_S if silent or trial else CONNECT_TIMEOUT_S):
+                continue
+            self._find(name, asked, now)
+            since = asked.asked_at if asked.started_at is None else asked.started_at
+            doubted = asked.started in silent or asked.started in trial
+            if now - (since if doubted else asked.asked_at) > patience_s(
+                asked.started, silent, trial, CONNECT_TIMEOUT_S
+            ):
+                found.append(Stuck(name, asked.started, doubted))
+        return found
+
+    def _find(self, name: str, asked: Asked, now: float) -> None:
+        """Ask Spark where it has started a lease."""
+        if not asked.started:
+            asked.started = node_of_job(self._spark, f"penstock-{name}")
+            if asked.started:
+                asked.node, asked.started_at = asked.started, now
+
+    def _on_trial(self) -> set[str]:
+        now = time.monotonic()
+        return set().union(*(office.silence.on_trial(now) for office in self._offices_here()))
+
+    def is_heard(self, node: str) -> bool:
+        """Whether a lease of any query is connected from a node."""
+        return any(
+            one.connected and one.node == node
+            for office in self._offices_here()
+            for one in list(office.asked.values())
+        )
 
     def note_up(self, name: str, node: str) -> None:
         """A lease has connected, from this node; count whether it is the one that was wanted. The hub's
@@ -170,7 +257,12 @@ class LeaseOffice:
         return [name for name, asked in list(self.asked.items()) if not asked.connected]
 
     def submit(
-        self, offer: LeaseOffer, serves: str = "", node: str | None = None, avoid: Collection[str] = ()
+        self,
+        offer: LeaseOffer,
+        serves: str = "",
+        node: str | None = None,
+        avoid: Collection[str] = (),
+        silent: Collection[str] = (),
     ) -> None:
         """Start the one-task job of an offer, under the name of what it will serve.
 
@@ -181,13 +273,14 @@ class LeaseOffice:
                 `spark.locality.wait` says (3 s), then starts it where there is one; so it does at once when the node is
                 gone. Without, the node with the fewest leases for its slots is preferred.
             avoid: executors that are being drained.
+            silent: executors of which nothing is heard, to be used only where there are no others.
         """
         context = self._spark.sparkContext
         description = serves or f"{self._label}, lease {offer.lease}"
         context.setLocalProperty("spark.scheduler.pool", "penstock")
         context.setJobGroup(f"penstock-{offer.lease}", f"penstock {description}", interruptOnCancel=True)
         try:
-            placed, rows = self._placed(context, node, avoid)
+            placed, rows = self._placed(context, node, avoid, silent)
             job = rows.mapPartitions(functools.partial(serve, offer), preservesPartitioning=True)
             # Known before it is submitted: it may connect before the call returns.
             asked = self.asked[offer.lease] = Asked(offer, node=placed, wanted=node or "")
@@ -196,7 +289,9 @@ class LeaseOffice:
             for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    def _placed(self, context: Any, wanted: str | None, avoid: Collection[str]) -> tuple[str, Any]:
+    def _placed(
+        self, context: Any, wanted: str | None, avoid: Collection[str], silent: Collection[str]
+    ) -> tuple[str, Any]:
         """One empty partition that prefers the wanted node, or else the one with the fewest leases for its slots, where
         there are several nodes; and the name of that node."""
         from pyspark.core.rdd import RDD
@@ -207,8 +302,11 @@ class LeaseOffice:
         known = [node for node in nodes(self._spark) if node.executor_id not in avoid]
         if (len(known) < 2 and not avoid) or not known:
             return "", context.parallelize([0], 1)
-        held = [asked.node for office in list(_offices) for asked in list(office.asked.values())]
-        chosen = choose_node(known, held, wanted)
+        here = self._offices_here()
+        held = [one.node for office in here for one in [*office.asked.values(), *office.lost.values()]]
+        choice = choose_node(known, held, wanted, silent, self._on_trial())
+        _log.debug("lease for node %s: %s", choice.node.executor_id, choice.reason)
+        chosen = choice.node
         jvm = context._jvm
         payload = CPickleSerializer().dumps([0])  # type: ignore[no-untyped-call]
         hosts = jvm.PythonUtils.toSeq([f"executor_{chosen.host}_{chosen.executor_id}"])
@@ -234,33 +332,12 @@ class LeaseOffice:
         now = time.monotonic()
         return [name for name, asked in list(self.lost.items()) if now - asked.lost_at > LOST_GRACE_S]
 
-    def overdue(self) -> list[str]:
-        """Return leases that did not connect in time."""
-        now = time.monotonic()
-        return [
-            name
-            for name, asked in list(self.asked.items())
-            if not asked.connected and now - asked.asked_at > CONNECT_TIMEOUT_S
-        ]
-
     def cancel(self, name: str) -> None:
         """Last resort: cancel a lease's job; its Python worker may live on for some seconds."""
         asked = self.asked.pop(name, None) or self.lost.pop(name, None)
         if asked is not None and asked.future is not None:
             with contextlib.suppress(Exception):
                 asked.future.cancel(True)
-
-
-def choose_node(known: Sequence[Node], held: Sequence[str], wanted: str | None) -> Node:
-    """Return the wanted node, where it is known, or else the one with the fewest leases for its slots.
-
-    Args:
-        known: the registered nodes; at least one.
-        held: the node of each lease that is held or asked for.
-        wanted: executor id, or None.
-    """
-    named = [node for node in known if node.executor_id == wanted]
-    return min(named or known, key=lambda node: (held.count(node.executor_id) / node.cores, -node.cores))
 
 
 def tenants(context: Any, node: str) -> list[str]:

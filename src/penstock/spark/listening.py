@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError
+from penstock.raised import describe_own, describe_traceback, type_name
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -103,8 +104,9 @@ class Announcer:
             for listener in listeners:
                 try:
                     getattr(listener, made.method)(made.event)
-                except Exception:
-                    _log.exception("%s.%s failed; the query goes on.", type(listener).__name__, made.method)
+                except BaseException as error:
+                    name, trace = type_name(listener), describe_traceback(error)
+                    _log.error("%s.%s failed; the query goes on.\n%s", name, made.method, trace)
             made.told.set()
 
 
@@ -137,7 +139,7 @@ def terminated_event(id: str, run_id: str, error: BaseException | None) -> Any:
     facts = {
         "id": id,
         "runId": run_id,
-        "exception": str(error) if error is not None else None,
+        "exception": describe_own(error) if error is not None else None,
         "errorClassOnException": type(error).__name__ if error is not None else None,
     }
     return QueryTerminatedEvent.fromJson(facts)

@@ -19,13 +19,15 @@ from penstock.dataplane.disk import Disk
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.errands import old_parts, read_sink_rows
 from penstock.dataplane.exports import ExportFolder
+from penstock.dataplane.heartbeats import NO_HEARTBEAT, is_silent
 from penstock.dataplane.logthread import LogThread
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import LogWriter
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.settings import Settings
-from penstock.errors import FencedError, OperatorError, PenstockError, SessionError, StorageError
+from penstock.errors import FencedError, PenstockError, SessionError, StorageError
+from penstock.raised import describe, function_error
 from penstock.spark import core_shares
 from penstock.spark.chores import Chores
 from penstock.spark.hearing import Hearing
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger("penstock")
+_AGAIN = "; the epoch will be handed over again, with the same rows, when the query is restarted."
 
 
 class SparkShell(Listener):
@@ -210,9 +213,7 @@ class SparkShell(Listener):
         self._on_end(error)
 
     def _crashed(self, error: BaseException) -> None:
-        wrapped = (
-            error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
-        )
+        wrapped = error if isinstance(error, PenstockError) else PenstockError(describe(error))
         if wrapped is not error:
             wrapped.__cause__ = error
         self.finish(wrapped)
@@ -235,6 +236,7 @@ class SparkShell(Listener):
             return
         node = LOCAL_NODE if self._local else hello.node
         self._office.note_up(lease, node)
+        self._office.note_heard(node)
         self.lease_pids[lease] = hello.pid
         self.chores.had_leases = True
         self.chores.lease_failures = 0
@@ -250,9 +252,14 @@ class SparkShell(Listener):
     def message(self, lease: str, message: messages.FromLease) -> None:
         if isinstance(message, messages.Said):
             self.hearing.hear(message)
-        elif isinstance(message, messages.Alive) and message.load is not None and lease in self.engine.leases:
-            self.node_loads[self.engine.leases[lease].node] = message.load
+        elif isinstance(message, messages.Alive) and lease in self.engine.leases:
+            self._note_alive(self.engine.leases[lease].node, message)
         self.engine.on_message(lease, message)
+
+    def _note_alive(self, node: str, message: messages.Alive) -> None:
+        self._office.note_heard(node)
+        if message.load is not None:
+            self.node_loads[node] = message.load
 
     def step(self) -> float:
         wait = self.engine.step()
@@ -275,9 +282,18 @@ class SparkShell(Listener):
         self.log.start_part(base)
 
     def drop_lease(self, lease: str, reason: str) -> None:
+        if reason == NO_HEARTBEAT:
+            self._note_silence(lease)
         self.hub.send(lease, messages.End(reason))
         self.hub.drop(lease)
         self._give_up(lease)
+
+    def _note_silence(self, lease: str) -> None:
+        """A lease was not heard of: where no other of its node is either, the node is silent."""
+        engine, held = self.engine, self.engine.leases.get(lease)
+        timeout_s = self.settings.lease_timeout_s
+        if held is not None and is_silent(held.node, engine.leases, engine.now(), timeout_s):
+            self._office.note_silent(held.node, f"its leases sent no heartbeat for {timeout_s:.0f} s")
 
     def run_sink(self, work: SinkWork) -> None:
         self._sink_queue.put(work)
@@ -313,12 +329,11 @@ class SparkShell(Listener):
                 try:
                     if table.num_rows:  # a change of executors may pass without a row
                         self._sinks[work.stage].take(table, work.epoch)
-                except PenstockError:
-                    raise
-                except Exception as error:
-                    raise OperatorError(
-                        f"the sink's function failed for sink epoch {work.epoch}: {type(error).__name__}: {error}; "
-                        "the epoch will be handed over again, with the same rows, when the query is restarted."
+                except BaseException as error:
+                    raise function_error(
+                        f"the function of sink '{work.stage}' failed for sink epoch {work.epoch}",
+                        error,
+                        _AGAIN,
                     ) from error
             self.hub.post(lambda work=work: self.engine.on_sink_done(work.stage, work.epoch))  # type: ignore[misc]
 

@@ -5,6 +5,7 @@ Reads only; asks the driver's JVM, which knows about a lost node before any list
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -95,6 +96,18 @@ def nodes(spark: SparkSession) -> list[Node]:
         alive = set(_iterate(scala_context.schedulerBackend().getExecutorIds()))
         found = [node for node in found if node.executor_id in alive]
     return sorted(found, key=lambda node: (len(node.executor_id), node.executor_id))
+
+
+def node_of_job(spark: SparkSession, group: str) -> str:
+    """Return the executor on which the one task of a job group's one job was started; nothing while it waits for a slot."""
+    tracker = spark.sparkContext.statusTracker()
+    for job in tracker.getJobIdsForGroup(group):
+        found = tracker.getJobInfo(job)
+        for stage in found.stageIds if found is not None else ():
+            with contextlib.suppress(Exception):  # Spark knows nothing of the stage yet, or any more
+                for task in _iterate(_scala_context(spark).statusStore().taskList(stage, 0, 1)):
+                    return str(task.executorId())
+    return ""
 
 
 def real_cores(spark: SparkSession) -> int:

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from penstock.dataplane.disk import Faults, SkipStep, Step, StepDisk
+from penstock.raised import ProcessEnds
 
 EXIT_CODE = 77
 
 
-class SimCrash(BaseException):
+class SimCrash(ProcessEnds):
     """The process died at a step. Not an ``Exception``: code under test must not survive it or clean up."""
 
 

@@ -20,6 +20,7 @@ from penstock.dataplane.records import END_US
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState, ListHandle, MapHandle
 from penstock.errors import DeclarationError, PenstockError
+from penstock.raised import noting_ctrl_c
 from penstock.testing.clocks import ManualClock, parse_positive, parse_time
 from penstock.testing.declared import MEMORY_BYTES, compile_stream
 from penstock.testing.intake import SHARD, Intake
@@ -127,14 +128,17 @@ class OperatorHarness:
 
     def close(self) -> None:
         """Let the operator and its state go."""
-        if self._logic is not None:
-            close = getattr(self._logic, "close", None)
+        logic, self._logic = self._logic, None
+        self._over = self._over or "it is closed"
+        try:
+            close = getattr(logic, "close", None)
             if close is not None:
-                close()
-            if self._logic.state is not None:
-                self._logic.state.close()
-        self._logic, self._over = None, self._over or "it is closed"
-        self._folder.cleanup()
+                with noting_ctrl_c():
+                    close()
+        finally:
+            if logic is not None and logic.state is not None:
+                logic.state.close()
+            self._folder.cleanup()
 
     # -- what a test does ---------------------------------------------------------------------------------------------
 
@@ -256,7 +260,8 @@ class OperatorHarness:
         if spec.logic is None:
             return None
         schema = self._inputs[0].schema
-        logic = spec.logic.build(spec.name, spec.keys, schema, 1, MEMORY_BYTES)
+        with noting_ctrl_c():
+            logic = spec.logic.build(spec.name, spec.keys, schema, 1, MEMORY_BYTES)
         if logic.state is not None:
             logic.state.open(0, f"{self._folder.name}/state", None)
             logic.state.seal(0, 0, bytes(16))
@@ -275,8 +280,8 @@ class OperatorHarness:
             if rows or self._spec.clocked:
                 clocks = [ShardClock(SHARD, self._watermark_us)]
                 try:
-                    made = self._logic.run(EpochInput(self._epoch, self._time_us, inputs, clocks))
-                except Exception:
+                    made = self._called(EpochInput(self._epoch, self._time_us, inputs, clocks))
+                except BaseException:
                     self._over = "it failed in an earlier call"
                     raise
                 out = {**self._logic.sides, MAIN: made}
@@ -286,6 +291,11 @@ class OperatorHarness:
                 self._logic.state.commit()
         self._note(out)
         return self._shaped(out)
+
+    def _called(self, given: EpochInput) -> pa.Table:
+        assert self._logic is not None
+        with noting_ctrl_c():
+            return self._logic.run(given)
 
     def _note(self, out: Mapping[str, pa.Table]) -> None:
         if DEAD in out:

@@ -19,6 +19,7 @@ from penstock.dataplane.disk import Disk, PosixCalls, StepDisk
 from penstock.dataplane.program import StageSpec, operator_of
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import DeclarationError, PenstockError
+from penstock.raised import noting_ctrl_c
 from penstock.testing.clocks import ManualClock, parse_positive
 from penstock.testing.declared import compile_stream, with_few_shards
 from penstock.testing.scripts import Crash, Fault, Script, ScriptArrivals
@@ -100,7 +101,8 @@ def run(
             arrivals=arrivals_of,
         )
         try:
-            _Story(driver, scripts, _lengths_s(sources, scripts) + within_s, str(within)).tell()
+            with noting_ctrl_c():
+                _Story(driver, scripts, _lengths_s(sources, scripts) + within_s, str(within)).tell()
         finally:
             driver.stop()
             driver.loop.run_until(lambda: False, 1.0)  # leases notice, close their state and go

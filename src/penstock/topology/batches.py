@@ -16,8 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import OperatorError
+from penstock.raised import bounded, describe_own, function_error, show
 from penstock.topology.rows import bounds_of
 from penstock.topology.types import ddl_of
+
+_SHOWN, _REASON = 80, 1_000
+"""Characters of a value, and of why it does not fit."""
 
 
 def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, operator: str) -> pa.RecordBatch:
@@ -28,16 +32,23 @@ def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, operator: str) -> pa.R
     Raises:
         OperatorError: a row or value does not fit; it names operator, column, value and expected type.
     """
-    columns = _columns_of(rows, schema, operator)
-    arrays = []
-    for field, values in zip(schema, columns, strict=True):
-        try:
-            array = pa.array(_prepare(values, field.type), field.type)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise _misfit(values, field, operator, error) from error
-        _require_no_nulls(array, field, operator)
-        arrays.append(array)
+    try:
+        columns = _columns_of(rows, schema, operator)
+        arrays = [_array_of(values, field, operator) for field, values in zip(schema, columns, strict=True)]
+    except OperatorError:
+        raise
+    except BaseException as error:  # of a method of what was returned: its __len__, __iter__ or __repr__, say
+        raise function_error(f"operator {operator!r} returned rows that cannot be read", error) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array_of(values: Sequence[Any], field: pa.Field, operator: str) -> pa.Array:
+    try:
+        array = pa.array(_prepare(values, field.type), field.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise _misfit(values, field, operator, error) from error
+    _require_no_nulls(array, field, operator)
+    return array
 
 
 def _columns_of(rows: Sequence[Any], schema: pa.Schema, operator: str) -> list[Sequence[Any]]:
@@ -157,11 +168,15 @@ def _misfit(values: Sequence[Any], field: pa.Field, operator: str, error: Except
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as own:
             return OperatorError(
                 f"operator {operator!r} returned {_shown(value)} ({type(value).__name__}) in column "
-                f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: {own}"
+                f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: {_reason(own)}"
             )
     return OperatorError(
-        f"operator {operator!r}: column {field.name!r} does not fit {ddl_of(field.type)}: {error}"
+        f"operator {operator!r}: column {field.name!r} does not fit {ddl_of(field.type)}: {_reason(error)}"
     )
+
+
+def _reason(error: Exception) -> str:
+    return bounded(describe_own(error), _REASON)
 
 
 def _require_no_nulls(array: pa.Array, field: pa.Field, operator: str, path: str = "") -> None:
@@ -184,8 +199,7 @@ def _require_no_nulls(array: pa.Array, field: pa.Field, operator: str, path: str
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return show(value, _SHOWN)
 
 
 def conform_batch(data: pa.RecordBatch | pa.Table, schema: pa.Schema, operator: str) -> pa.RecordBatch:
@@ -220,7 +234,7 @@ def _cast(array: pa.Array, field: pa.Field, operator: str) -> pa.Array:
     except (pa.ArrowException, TypeError) as error:
         raise OperatorError(
             f"operator {operator!r} returned column {field.name!r} as {array.type}, which does not fit "
-            f"{ddl_of(field.type)}: {error}"
+            f"{ddl_of(field.type)}: {_reason(error)}"
         ) from error
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError
+from penstock.raised import describe, describe_own, pass_on
 from penstock.topology.arithmetic import divide, remainder
 from penstock.topology.casting import cast_values
 from penstock.topology.schema import parse_any_type
@@ -304,13 +305,15 @@ def type_of(expression: Column, schema: pa.Schema, where: str) -> pa.DataType:
             raise DeclarationError(f"{where}: there is no column '{name}'{known}{sql}.")
     try:
         return evaluate(expression, schema.empty_table()).type
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except BaseException as error:  # a function of the user's may stand in it
+        pass_on(error)
         raise DeclarationError(f"{where}: {expression.text} {explain(error)}") from error
 
 
-def explain(error: Exception) -> str:
+def explain(error: BaseException) -> str:
     """Say why an expression cannot be computed, in words of columns and types rather than of Arrow's functions."""
-    told = str(error).splitlines()[0]
+    known = isinstance(error, pa.ArrowException | TypeError | ValueError)
+    told = next(iter((describe_own if known else describe)(error).splitlines()), "")
     if found := _NO_KERNEL.search(told):
         types = found[1].split(", ")
         listed = " and ".join(types) if len(types) <= 2 else ", ".join(types)

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from penstock.errors import DeclarationError, PenstockError
+from penstock.raised import describe, pass_on
 from penstock.topology.schema import parse_schema
 from penstock.topology.states import MAX_STATES, ListState, MapState, StateSpec, ValueState
 from penstock.topology.types import ddl_of
@@ -139,16 +140,17 @@ def learn_states(processor: Any, operator: str, time_mode: TimeMode) -> tuple[De
         DeclarationError: `init` failed, or asks for what there is not.
     """
     recorder = RecordingHandle(operator, time_mode)
-    spare = copy_processor(processor)
     try:
+        spare = copy_processor(processor)
         spare.init(recorder)
         spare.close()
     except PenstockError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        pass_on(error)
         raise DeclarationError(
             f"operator '{operator}': init(handle) of {type(processor).__name__} failed on the driver, where it is run "
-            f"once to learn the states: {type(error).__name__}: {error}"
+            f"once to learn the states: {describe(error)}"
         ) from error
     return tuple(recorder.states.values())
 
@@ -157,7 +159,8 @@ def copy_processor(processor: Any) -> Any:
     """Return a processor of its own for each task: `init` puts the task's states into it."""
     try:
         return copy.deepcopy(processor)
-    except Exception:  # it holds something that cannot be copied deep
+    except BaseException as error:  # it holds something that cannot be copied deep
+        pass_on(error)
         return copy.copy(processor)
 
 

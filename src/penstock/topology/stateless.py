@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError, OperatorError
+from penstock.raised import function_error, pass_on, show
 from penstock.topology.batches import rows_to_batch
 from penstock.topology.durations import parse_duration
 from penstock.topology.expressions import Column, as_expression, evaluate, explain, type_of
@@ -46,9 +47,7 @@ class Select:
     schema: pa.Schema
 
     def apply(self, table: pa.Table) -> pa.Table:
-        arrays = [
-            _computed(self.where, column, table).cast(field.type) for (_, column), field in self._pairs()
-        ]
+        arrays = [_computed(self.where, column, table, field.type) for (_, column), field in self._pairs()]
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def _pairs(self) -> Sequence[tuple[tuple[str, Column], pa.Field]]:
@@ -64,7 +63,8 @@ class Filter:
     schema: pa.Schema
 
     def apply(self, table: pa.Table) -> pa.Table:
-        return table.filter(_computed(self.where, self.condition, table), null_selection_behavior="drop")
+        kept = _computed(self.where, self.condition, table, pa.bool_())
+        return table.filter(kept, null_selection_behavior="drop")
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,8 @@ class MapRows:
                     made.extend(given if given is not None else ())
                 else:
                     made.append(given)
-            except Exception as error:
-                raise OperatorError(
-                    f"{self.where} failed for {row!r}: {type(error).__name__}: {error}"
-                ) from error
+            except BaseException as error:
+                raise function_error(f"{self.where} failed for {show(row)}", error) from error
         return pa.Table.from_batches([rows_to_batch(made, self.schema, self.where)], self.schema)
 
 
@@ -106,8 +104,8 @@ class MapArrow:
             return self.schema.empty_table()
         try:
             made = self.function(table)
-        except Exception as error:
-            raise OperatorError(f"{self.where} failed: {type(error).__name__}: {error}") from error
+        except BaseException as error:
+            raise function_error(f"{self.where} failed", error) from error
         if isinstance(made, pa.RecordBatch):
             made = pa.Table.from_batches([made])
         if not isinstance(made, pa.Table):
@@ -219,8 +217,12 @@ def _nullable(column: Column, schema: pa.Schema) -> bool:
     return schema.field(column.text).nullable if plain else True
 
 
-def _computed(where: str, column: Column, table: pa.Table) -> pa.ChunkedArray:
+def _computed(where: str, column: Column, table: pa.Table, type_: pa.DataType) -> pa.ChunkedArray:
     try:
-        return evaluate(column, table)
-    except (pa.ArrowException, ValueError) as error:
+        found = evaluate(column, table).cast(type_)
+    except BaseException as error:  # a function of the user's may stand in it
+        pass_on(error)
         raise OperatorError(f"{where}: {column.text} {explain(error)}") from error
+    if len(found) != table.num_rows:
+        raise OperatorError(f"{where}: {column.text} gave {len(found)} values for {table.num_rows} rows.")
+    return found

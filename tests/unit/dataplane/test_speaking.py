@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,90 @@ def test_somebody_is_woken_when_something_was_said_and_when_the_first_line_is_le
 def test_a_message_survives_the_wire() -> None:
     said = Said("match", 2, 20, "text", "shard 17, key 'IBM'")
     assert decode_from_lease(encode(said)) == said
+
+
+# -- hostile words ----------------------------------------------------------------------------------------------------
+
+
+class Text(str):
+    """Text that fails whoever looks at it."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+    def split(self, *_: Any) -> Any:
+        raise RuntimeError("no lines")
+
+
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_words_that_cannot_be_encoded_are_escaped(speaker: Speaker) -> None:
+    with speaker.listening(logging.WARNING):
+        print("name-\udcff")
+        print(Text("one\ntwo"))
+        logging.getLogger("mine").error("name-%s", "\ud800")
+        print("half \udcff", end="")
+    said = speaker.take()
+    assert [one.text for one in said] == ["name-\\udcff", "one", "two", "mine: name-\\ud800", "half \\udcff"]
+    assert [decode_from_lease(encode(one)) for one in said] == said
+
+
+def test_a_log_record_that_nobody_can_format_is_said_as_such(speaker: Speaker) -> None:
+    handler = Handler(speaker, sys.stderr)
+    for level, text, given in ((40, "%d", (Shy(),)), (40, Shy(), ()), (10**30, "beyond all levels", ())):
+        handler.emit(logging.LogRecord("root", level, "here", 1, text, given, None))
+    said = speaker.take()
+    assert [one.text[:38] for one in said] == ["a log record that cannot be formatted:"] * 2 + [
+        "beyond all levels"
+    ]
+    assert [decode_from_lease(encode(one)) for one in said] == said
+
+
+def test_a_print_of_any_size_costs_little_and_is_counted(speaker: Speaker, clock: Clock) -> None:
+    with speaker.listening(logging.WARNING):
+        began = time.process_time()
+        print("\n" * 50_000_000)
+        print("x" * 50_000_000)
+        assert time.process_time() - began < 2.0
+        clock.now += 1
+        print("after")
+        said = speaker.take()
+    assert len(said) == LINES_PER_S + 2 and said[-1].text == "after"
+    assert said[-2].text.startswith(f"{50_000_002 - LINES_PER_S} lines left out")
+
+
+def test_bytes_below_a_stream_are_heard_as_text(speaker: Speaker) -> None:
+    with speaker.listening(logging.WARNING):
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.buffer.write("gr\u00fc".encode()[:-1])
+        sys.stdout.buffer.write("gr\u00fc".encode()[-1:] + b"n \xff\n")
+        sys.stdout.buffer.flush()
+        assert texts(speaker) == ["gr\u00fcn \\xff"]
+
+
+def test_what_prints_while_something_is_said_holds_nothing_up(speaker: Speaker) -> None:
+    class Leaving:
+        def __del__(self) -> None:
+            print("and a last word")
+
+    class Clock:
+        def __init__(self) -> None:
+            self.held: Any = Leaving()
+
+        def __call__(self) -> float:
+            self.held = None  # as the garbage collector might, at any moment
+            return 1.0
+
+    speaker = Speaker(echo=False, clock=Clock())
+    with speaker.listening(logging.WARNING):
+        print("a word")
+        assert sorted(texts(speaker)) == ["a word", "and a last word"]
+
+
+def test_a_program_may_call_its_module_what_it_likes(speaker: Speaker) -> None:
+    with speaker.listening(logging.WARNING):
+        exec("print('from nowhere')", {"__name__": 5})
+        assert texts(speaker) == ["from nowhere"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +20,16 @@ class Office:
     def __init__(self) -> None:
         self.asked = {name: SimpleNamespace(node=node) for name, node in zip("abcde", "00111", strict=True)}
         self.counted = 12
+        self.quiet: set[str] = set()
 
     def slots(self) -> int:
         return self.counted
 
-    def capacity(self, reserve: int, usable: int) -> int:
+    def capacity(self, reserve: int, usable: int, avoid: Collection[str] = ()) -> int:
         return usable - reserve
+
+    def silent(self, usable: Collection[str]) -> set[str]:
+        return self.quiet & set(usable)
 
     def slots_of(self, known: list[Node]) -> dict[str, int]:
         return {node.executor_id: node.cores for node in known}
@@ -46,7 +51,7 @@ def test_giving_a_drained_node_back_costs_no_lease_on_the_others(office: Office)
         engine=SimpleNamespace(serving=serving), hub=SimpleNamespace(post=lambda call: call())
     )
     made = chores.Chores(shell, None, office, reserve=1)  # type: ignore[arg-type]
-    made._set_capacity = lambda capacity, surplus, slots_of: told.append((capacity, surplus))  # type: ignore[method-assign]
+    made._set_capacity = lambda capacity, surplus, slots_of, silent: told.append((capacity, surplus))  # type: ignore[method-assign]
     made.check_capacity()
     office.counted = 8  # Spark was told to end it and counts its slots no more, but still lists it
     made.check_capacity()
@@ -61,8 +66,25 @@ def test_leases_on_a_drained_node_take_nothing_from_those_that_replace_them(offi
         engine=SimpleNamespace(serving=serving), hub=SimpleNamespace(post=lambda call: call())
     )
     made = chores.Chores(shell, None, office, reserve=1)  # type: ignore[arg-type]
-    made._set_capacity = lambda capacity, surplus, slots_of: told.append(capacity)  # type: ignore[method-assign]
+    made._set_capacity = lambda capacity, surplus, slots_of, silent: told.append(capacity)  # type: ignore[method-assign]
     made.check_capacity()
     office.asked = {name: SimpleNamespace(node=node) for name, node in zip("abcde", "01222", strict=True)}
     made.check_capacity()
     assert told == [3 + 5, 3 + 2], "three on node 2, whatever is left on the others"
+
+
+def test_slots_of_a_silent_node_are_not_counted_on_until_it_is_tried_again(office: Office) -> None:
+    told: list[tuple[int, set[str]]] = []
+    shell: Any = SimpleNamespace(
+        engine=SimpleNamespace(serving=SimpleNamespace(avoid=set())),
+        hub=SimpleNamespace(post=lambda call: call()),
+    )
+    made = chores.Chores(shell, None, office, reserve=1)  # type: ignore[arg-type]
+    made._set_capacity = lambda capacity, surplus, slots_of, silent: told.append((capacity, silent))  # type: ignore[method-assign]
+    office.asked = {}
+    made.check_capacity()
+    office.quiet = {"1"}
+    made.check_capacity()
+    office.quiet = set()
+    made.check_capacity()
+    assert told == [(11, set()), (7, {"1"}), (11, set())]

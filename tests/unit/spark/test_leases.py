@@ -8,7 +8,8 @@ import pytest
 from penstock.dataplane.dealing import TaskSlot
 from penstock.dataplane.program import Program
 from penstock.spark import leases
-from penstock.spark.leases import Asked, LeaseOffice, choose_node, describe_lease, reason_in, tenants
+from penstock.spark.leases import Asked, LeaseOffice, Stuck, describe_lease, reason_in, tenants
+from penstock.spark.silence import FIRST_S, choose_node
 from penstock.spark.slots import Node
 
 
@@ -81,25 +82,29 @@ def test_queries_of_one_session_share_its_slots_and_others_have_their_own(office
     assert office.capacity(reserve=1) == 7
 
 
-def test_a_lease_that_never_connects_is_overdue(office: LeaseOffice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_never_connects_is_given_up(
+    office: LeaseOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     up, late = ask(office), ask(office)
     office.note_up(up, "1")
+    monkeypatch.setattr(leases, "node_of_job", lambda spark, group: "")
+    assert office.stuck(()) == []
     monkeypatch.setattr(leases, "CONNECT_TIMEOUT_S", -1.0)
-    assert office.overdue() == [late]
+    assert office.stuck(()) == [Stuck(late, "", False)]
 
 
 NODES = [Node("0", "host", 2), Node("1", "host", 4), Node("2", "host", 2)]
 
 
 def test_a_lease_prefers_the_node_that_is_wanted_for_it_whatever_it_holds_already() -> None:
-    assert choose_node(NODES, ["0", "0", "0"], "0").executor_id == "0"
+    assert choose_node(NODES, ["0", "0", "0"], "0").node.executor_id == "0"
 
 
 def test_without_a_wanted_node_or_with_one_that_is_gone_the_emptiest_is_preferred() -> None:
     for wanted in (None, "9"):
-        assert choose_node(NODES, ["0", "1", "1"], wanted).executor_id == "2"
-        assert choose_node(NODES, ["0", "1", "2"], wanted).executor_id == "1"
-        assert choose_node(NODES, [], wanted).executor_id == "1"
+        assert choose_node(NODES, ["0", "1", "1"], wanted).node.executor_id == "2"
+        assert choose_node(NODES, ["0", "1", "2"], wanted).node.executor_id == "1"
+        assert choose_node(NODES, [], wanted).node.executor_id == "1"
 
 
 def test_leases_that_come_up_elsewhere_than_wanted_are_counted_and_those_without_a_wish_are_not(
@@ -160,3 +165,102 @@ def test_a_lease_is_named_by_its_tasks_as_people_count_them() -> None:
     many = [TaskSlot(stage, 0) for stage in tasks_of]
     assert describe_lease(many, tasks_of).endswith("b, task 1 of 1 + 1 more")
     assert describe_lease([], tasks_of) == ""
+
+
+# -- silent nodes -----------------------------------------------------------------------------------------------------
+
+
+class Time:
+    """The clock of an office."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        monkeypatch.setattr(leases.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def cluster(office: LeaseOffice, monkeypatch: pytest.MonkeyPatch) -> LeaseOffice:
+    """An office on a cluster of two nodes of four slots; Spark starts each lease on the node of `where`."""
+    office._spark.sparkContext.master = "spark://host:7077"
+    return office
+
+
+@pytest.fixture
+def where(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    found: dict[str, str] = {}
+    monkeypatch.setattr(
+        leases, "node_of_job", lambda spark, group: found.get(group.removeprefix("penstock-"), "")
+    )
+    return found
+
+
+def test_a_silent_node_is_avoided_by_all_queries_of_the_session_until_one_hears_it(
+    cluster: LeaseOffice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time, other = Time(monkeypatch), make_office(cluster._spark)
+    elsewhere = make_office(SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077")))
+    cluster.note_silent("1", "its leases sent no heartbeat for 15 s")
+    assert "node 1 is silent: its leases sent no heartbeat for 15 s" in caplog.text
+    assert cluster.silent({"0", "1"}) == other.silent({"0", "1"}) == {"1"}
+    assert elsewhere.silent({"0", "1"}) == set()
+    other.note_heard("1")
+    assert cluster.silent({"0", "1"}) == set()
+    cluster.note_silent("1", "again")
+    time.now += 2 * FIRST_S
+    assert cluster.silent({"0", "1"}) == set(), "it is tried again"
+
+
+def test_where_all_nodes_are_silent_none_is_avoided(cluster: LeaseOffice) -> None:
+    for node in ("0", "1"):
+        cluster.note_silent(node, "")
+    assert cluster.silent({"0", "1"}) == set() and cluster.silent({"0", "1", "2"}) == {"0", "1"}
+
+
+def test_a_lease_that_came_to_a_silent_node_is_given_up_after_two_seconds_and_no_other(
+    cluster: LeaseOffice, monkeypatch: pytest.MonkeyPatch, where: dict[str, str]
+) -> None:
+    time = Time(monkeypatch)
+    cluster.note_silent("1", "")
+    there, slow, waits = ask(cluster), ask(cluster), ask(cluster)
+    where |= {there: "1", slow: "0"}
+    for _ in range(8):
+        time.now += 0.25
+        assert cluster.stuck({"1"}) == []
+    time.now += 1.0
+    assert cluster.stuck({"1"}) == [Stuck(there, "1", True)]
+    cluster.cancel(there)
+    time.now += 50.0
+    assert cluster.stuck({"1"}) == []
+    where[waits] = "1"  # a slot came free there at last
+    assert cluster.stuck({"1"}) == []
+    time.now += 2.5
+    assert cluster.stuck({"1"}) == [Stuck(waits, "1", True)]
+    cluster.cancel(waits)
+    time.now += 10.0
+    assert cluster.stuck({"1"}) == [Stuck(slow, "0", False)]
+
+
+def test_on_a_node_that_is_tried_again_a_lease_has_time_to_start_python(
+    cluster: LeaseOffice, monkeypatch: pytest.MonkeyPatch, where: dict[str, str]
+) -> None:
+    time = Time(monkeypatch)
+    cluster.note_silent("1", "")
+    time.now += FIRST_S
+    name = ask(cluster)
+    where[name] = "1"
+    time.now += 1.0
+    assert cluster.stuck(()) == []
+    time.now += 9.0
+    assert cluster.stuck(()) == []
+    time.now += 1.5
+    assert cluster.stuck(()) == [Stuck(name, "1", True)]
+
+
+def test_leases_on_a_silent_node_take_no_slot_of_the_others(cluster: LeaseOffice) -> None:
+    names = [ask(cluster) for _ in range(4)]
+    for at, name in enumerate(names):
+        cluster.note_up(name, str(at % 2))
+    cluster.give_up(names[1])
+    assert cluster.room(reserve=1, usable=4, avoid={"1"}) == 4 - 1 - 2
+    other = make_office(cluster._spark)
+    assert other.capacity(reserve=1, usable=4, avoid={"1"}) == 4 - 1 - 2

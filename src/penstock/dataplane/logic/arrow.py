@@ -73,7 +73,7 @@ class ArrowLogic(PlainLogic):
         state = ShardState(self.state, shard, rows, self._key_fields, self._spec.states)
         try:
             result = self._spec.fn(rows, state)
-        except Exception as error:
+        except BaseException as error:
             raise operator_error(self._operator, None, error) from error
         if result is None:
             return pa.RecordBatch.from_pylist([], schema=self._spec.schema)

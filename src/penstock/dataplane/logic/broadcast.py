@@ -94,7 +94,7 @@ class BroadcastLogic(PlainLogic):
             shared = self.state.shared(shard)
             try:
                 made.extend(self._spec.on_broadcast(rows, shared) or ())
-            except Exception as error:
+            except BaseException as error:
                 raise operator_error(self._operator, None, error) from error
             self.state.settle_shared(shared)
         return made
@@ -119,7 +119,7 @@ class BroadcastLogic(PlainLogic):
                 if self._spec.dead_letters and result:
                     rows_to_batch(result, self._spec.schema, self._operator)
                 made.extend(result)
-            except Exception as error:
+            except BaseException as error:
                 if not self._spec.dead_letters:
                     raise operator_error(self._operator, state._key, error) from error
                 letters.add(state._key, mine, error)

@@ -127,7 +127,7 @@ class CogroupedLogic(PlainLogic):
                 if letters is not None and result:
                     rows_to_batch(result, self._spec.schema, self._operator)
                 made.extend(result)
-            except Exception as error:
+            except BaseException as error:
                 if letters is None:
                     raise operator_error(self._operator, state._key, error) from error
                 letters.add(state._key, [*mine, *theirs], error)

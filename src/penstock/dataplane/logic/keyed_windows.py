@@ -344,7 +344,7 @@ class FunctionWindows(_KeyedWindows):
             key = self._key(state, start, end)
             try:
                 results.append(list(function(key, rows, state) or ()))
-            except Exception as error:
+            except BaseException as error:
                 raise operator_error(self._operator, key, error) from error
         made = rows_to_batch(list(chain.from_iterable(results)), self._spec.schema, self._operator)
         return pa.Table.from_batches([made], self._spec.schema)

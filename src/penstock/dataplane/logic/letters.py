@@ -4,18 +4,19 @@ again. The caller has taken back what the call changed; nothing here touches sta
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.dataplane.logic.protocol import DEAD
-from penstock.errors import OperatorError, PenstockError
+from penstock.raised import describe, describe_traceback, pass_on, show
 from penstock.topology.nodes import DEAD_LETTERS
 
 MAX_ROWS: Final = 1_000
 """Rows of one call that a letter carries."""
+ROW_CHARACTERS: Final = 10_000
+"""Of a row that is no JSON."""
 
 
 class Letters:
@@ -26,22 +27,20 @@ class Letters:
         self._time_us = time_us
         self._made: list[dict[str, Any]] = []
 
-    def add(self, key: Any, rows: Sequence[Any], error: Exception) -> None:
+    def add(self, key: Any, rows: Sequence[Any], error: BaseException) -> None:
         """Keep one call.
 
         Raises:
-            PenstockError: the error itself, when it is of the disk or of local state and not the function's.
+            BaseException: the error itself, when `pass_on` says that it is not the function's.
         """
-        if isinstance(error, PenstockError) and not isinstance(error, OperatorError):
-            raise error
-        lines = traceback.format_exception(type(error), error, error.__traceback__)  # survives any __str__
+        pass_on(error)
         self._made.append(
             {
                 "operator": self._operator,
                 "key": _json(list(key)) if key is not None else None,
                 "time": self._time_us,
-                "error": f"{type(error).__name__}: {_text(error)}",
-                "traceback": "".join(lines).rstrip(),
+                "error": describe(error),
+                "traceback": describe_traceback(error),
                 "rows": [_shown(row) for row in rows[:MAX_ROWS]],
             }
         )
@@ -62,15 +61,16 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 
 
 def _shown(row: Any) -> str:
-    fields = getattr(row, "_asdict", None)
-    return _json(fields() if fields is not None else row)
+    named = isinstance(row, tuple) and hasattr(row, "_fields")
+    return _json(dict(zip(row._fields, row, strict=True)) if named else row)
 
 
 def _json(value: Any) -> str:
     try:
-        return json.dumps(_with_text_keys(value), default=str)
-    except Exception:  # whatever it is, the letter must be written
-        return repr(value)
+        return json.dumps(_with_text_keys(value), default=str)  # ASCII, lone surrogates escaped
+    except BaseException as error:  # whatever it is, the letter must be written
+        pass_on(error)
+        return show(value, ROW_CHARACTERS)
 
 
 def _with_text_keys(value: Any) -> Any:
@@ -80,10 +80,3 @@ def _with_text_keys(value: Any) -> Any:
             key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()
         }
     return [_with_text_keys(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _text(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "(its text cannot be had)"

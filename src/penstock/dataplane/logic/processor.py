@@ -21,7 +21,7 @@ from penstock.dataplane.logic.processor_flavours import Flavour, Frames, Rows
 from penstock.dataplane.logic.processor_letters import LetteredCalls
 from penstock.dataplane.logic.processor_states import ENDS, Tools, timer_kinds
 from penstock.dataplane.logic.protocol import LATE, EpochInput, ShardedRows
-from penstock.dataplane.logic.rows import _blocks, operator_error
+from penstock.dataplane.logic.rows import _blocks, operator_error, show_key
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.protocol import I64, U16
@@ -91,7 +91,7 @@ class ProcessorLogic:
         self._flavour: Flavour = make(declared, input_schema, spec.schema, operator)
         self._tools = Tools(declared, operator, self.state)
         self._tools.nothing = self._flavour.nothing
-        self._processor = copy_processor(declared.processor)
+        self._processor = self._call_user(None, lambda: copy_processor(declared.processor))
         self._call_user(None, lambda: self._processor.init(declared.kit.handle(self._tools)))
         self.sides: dict[str, pa.Table] = {}
         self.late_rows = 0
@@ -174,7 +174,7 @@ class ProcessorLogic:
                 result = handle(state._key, feed, values)
                 # A generator has to run now: its state would be settled by the time its rows are read.
                 results.append(result if type(result) is list else [] if result is None else list(result))
-        except Exception as error:
+        except BaseException as error:
             raise operator_error(self._operator, state._key, error) from error
         return results
 
@@ -314,7 +314,7 @@ class ProcessorLogic:
     def _call_user(self, key: Any, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             raise operator_error(self._operator, key, error) from error
 
     def _put_out(self, states: list[KeyState], results: list[list[Any]], made: _Made) -> None:
@@ -338,7 +338,7 @@ class ProcessorLogic:
             try:
                 self._flavour.batch(result)
             except OperatorError as own:
-                return OperatorError(f"{own} (key {tuple(state._key)!r})")
+                return OperatorError(f"{own} (key {show_key(state._key)})")
         return error
 
 

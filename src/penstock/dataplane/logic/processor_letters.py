@@ -14,6 +14,7 @@ from penstock.dataplane.logic.letters import Letters
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.timers import Due
+from penstock.errors import OperatorError
 
 
 class LetteredCalls:
@@ -48,14 +49,14 @@ class LetteredCalls:
             results.append([])
             try:
                 results[at] = call(at)
-            except Exception as error:
+            except BaseException as error:
                 self._take_back(state, keys[at], rows(at), error)
         if self._all_fit(results):
             return results
         for at, state in enumerate(states):  # seldom; only then is it asked call by call
             try:
                 self._fits(results[at])
-            except Exception as error:
+            except BaseException as error:
                 self._take_back(state, keys[at], rows(at), error)
                 results[at] = []
         return results
@@ -83,19 +84,19 @@ class LetteredCalls:
                 self._fits(result or [])
                 if result is not None:
                     made[one] = result
-            except Exception as error:
+            except BaseException as error:
                 self._take_back(state, one.key, [{"timer_ms": one.time_us // 1000}], error)
                 drop(state, one.time_us)
             self._state.settle([state])
         return made
 
-    def _take_back(self, state: KeyState, key: bytes, rows: list[Any], error: Exception) -> None:
+    def _take_back(self, state: KeyState, key: bytes, rows: list[Any], error: BaseException) -> None:
         self.letters.add(state._key, rows, error)
         self._state.roll_back(state, key)
 
     def _all_fit(self, results: list[list[Any]]) -> bool:
         try:
             self._fits(list(chain.from_iterable(results)))
-        except Exception:
+        except OperatorError:
             return False
         return True

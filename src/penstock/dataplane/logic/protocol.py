@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from penstock.dataplane.state.protocol import I64, U16, TaskState
-from penstock.errors import PenstockError
+from penstock.raised import describe_own, pass_on_end
 
 MAIN: Final = "main"
 """The output that every logic has: what `run` returns."""
@@ -93,8 +93,9 @@ def close_logic(logic: Logic | None) -> None:
     if close is not None:
         try:
             close()
-        except PenstockError as error:
-            logging.getLogger("penstock").warning("%s", error)
+        except BaseException as error:
+            pass_on_end(error)
+            logging.getLogger("penstock").warning("%s", describe_own(error))
 
 
 class PlainLogic:

@@ -7,7 +7,6 @@ traceback.
 
 from __future__ import annotations
 
-import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,8 @@ from penstock.dataplane.logic.letters import Letters
 from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec, ShardedRows
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
-from penstock.errors import OperatorError, PenstockError
+from penstock.errors import OperatorError
+from penstock.raised import describe_traceback, function_error, show
 from penstock.topology.batches import rows_to_batch
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.states import StateSpec
@@ -142,7 +142,7 @@ class RowLogic(PlainLogic):
                 # A generator has to run now: its state would be staged by the time its rows are read.
                 results.append(result if type(result) is list else [] if result is None else list(result))
                 start = end
-        except Exception as error:
+        except BaseException as error:
             raise operator_error(self._operator, state._key, error) from error
         return results
 
@@ -161,7 +161,7 @@ class RowLogic(PlainLogic):
                 ended = perf_counter()
                 times.append(ended - began)
                 began = ended
-        except Exception as error:
+        except BaseException as error:
             raise operator_error(self._operator, state._key, error) from error
         return results
 
@@ -171,7 +171,7 @@ class RowLogic(PlainLogic):
         """As `_call`, but a call that raises, or returns rows that do not fit, is taken back and kept as a letter."""
         results: list[list[Any]] = []
 
-        def take_back(at: int, error: Exception) -> None:
+        def take_back(at: int, error: BaseException) -> None:
             letters.add(states[at]._key, rows[bounds[at] - bounds[0] : bounds[at + 1] - bounds[0]], error)
             self.state.roll_back(states[at], keys[at])
             results[at] = []
@@ -181,20 +181,20 @@ class RowLogic(PlainLogic):
             try:
                 mine = rows[bounds[at] - bounds[0] : bounds[at + 1] - bounds[0]]
                 results[at] = list(self._spec.fn(state._key, mine, state) or ())
-            except Exception as error:
+            except BaseException as error:
                 take_back(at, error)
         if not self._fits(list(chain.from_iterable(results))):  # seldom; only then is it asked call by call
             for at, result in enumerate(results):
                 try:
                     rows_to_batch(result, self._spec.schema, self._operator)
-                except Exception as error:
+                except OperatorError as error:
                     take_back(at, error)
         return results
 
     def _fits(self, rows: list[Any]) -> bool:
         try:
             rows_to_batch(rows, self._spec.schema, self._operator)
-        except Exception:
+        except OperatorError:
             return False
         return True
 
@@ -204,7 +204,7 @@ class RowLogic(PlainLogic):
             try:
                 rows_to_batch(result, self._spec.schema, self._operator)
             except OperatorError as own:
-                return OperatorError(f"{own} (key {tuple(state._key)!r})")
+                return OperatorError(f"{own} (key {show_key(state._key)})")
         return error
 
 
@@ -217,12 +217,12 @@ def _blocks(bounds: list[int]) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def operator_error(operator: str, key: Any, error: Exception) -> OperatorError:
-    """Return the error of a user function that raised, with its traceback."""
-    if isinstance(error, PenstockError) and not isinstance(error, OperatorError):
-        raise error  # local state or disk, not the function
-    where = "" if key is None else f" for key {tuple(key)!r}"
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
-    return OperatorError(
-        f"operator {operator!r} failed{where}: {type(error).__name__}: {error}\n{''.join(lines).rstrip()}"
-    )
+def operator_error(operator: str, key: Any, error: BaseException) -> OperatorError:
+    """Return the error of a user function that raised, with its traceback; see `penstock.raised`."""
+    where = "" if key is None else f" for key {show_key(key)}"
+    return function_error(f"operator {operator!r} failed{where}", error, f"\n{describe_traceback(error)}")
+
+
+def show_key(key: Any) -> str:
+    """Return a key as errors name it: its values, without the names of its columns."""
+    return show(tuple(key))

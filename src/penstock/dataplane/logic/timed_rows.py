@@ -105,5 +105,5 @@ class TimedRowLogic(RowLogic):
         assert self._spec.on_timer is not None
         try:
             into.extend(self._spec.on_timer(state._key, datetime_of(due.time_us), state) or ())
-        except Exception as error:
+        except BaseException as error:
             raise operator_error(self._operator, state._key, error) from error
