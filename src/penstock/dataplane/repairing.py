@@ -15,9 +15,9 @@ from penstock.dataplane.disk import PROBE, Disk, is_temp
 from penstock.dataplane.exports import held_files
 from penstock.dataplane.findings import DAMAGE, Finding
 from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_frames
+from penstock.dataplane.holding import process_is_running, this_process
 from penstock.dataplane.inspecting import Holder, read_holder
 from penstock.dataplane.metas import read_metas
-from penstock.dataplane.opening import process_is_running, this_process
 from penstock.dataplane.outside import folders
 from penstock.dataplane.recordlog import Claim, Heartbeat, LogTail
 from penstock.dataplane.verifying import verify

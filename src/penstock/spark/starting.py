@@ -14,9 +14,9 @@ from penstock.control.policy.registry import DEFAULT, make_policy_for
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
+from penstock.dataplane.holding import give_back
 from penstock.dataplane.importing import with_imported
 from penstock.dataplane.opening import Opened, open_checkpoint
-from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import SessionError
