@@ -84,7 +84,7 @@ def open_checkpoint(
     claim = _beside_others(claim_it)
     with _given_back_on_failure(disk, checkpoint, claim, wall):
         recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall()))
-        _drop_leftovers(disk, checkpoint)
+        _drop_leftovers(disk, checkpoint, claim)
         opened = _load(disk, checkpoint, program, claim)
         recordlog.check_claim(disk, checkpoint, claim)
     return opened
@@ -134,13 +134,22 @@ def _given_back_on_failure(
         raise
 
 
-def _drop_leftovers(disk: Disk, checkpoint: str) -> None:
-    """Delete what drivers left half written beside the log and the data; those folders have clean-ups of their own."""
+def _drop_leftovers(disk: Disk, checkpoint: str, claim: Claim) -> None:
+    """Delete what drivers left half written beside the log and the data; those folders have clean-ups of their own.
+
+    The listing is older than the look for a newer claim, and a newer driver writes what it cannot write again after its
+    claim: nothing of its is deleted. Who has no claim yet begins again.
+    """
+    folders = (checkpoint, paths.drivers(checkpoint))
     with contextlib.suppress(StorageError):  # the next start tries again
-        for folder in (checkpoint, paths.drivers(checkpoint)):
-            for name in disk.list(folder):
-                if is_temp(name) or name.startswith(PROBE):
-                    disk.delete(f"{folder}/{name}")
+        found = [f"{folder}/{name}" for folder in folders for name in disk.list(folder) if _is_left(name)]
+        recordlog.check_claim(disk, checkpoint, claim)
+        for path in found:
+            disk.delete(path)
+
+
+def _is_left(name: str) -> bool:
+    return is_temp(name) or name.startswith(PROBE)
 
 
 def _load(disk: Disk, checkpoint: str, program: Program, claim: Claim) -> Opened:

@@ -89,11 +89,20 @@ def plan_repair(
 def apply_repair(disk: Disk, plan: Plan, now: float, who: Claim | None = None) -> Claim:
     """Carry a plan out, under a claim of its own; return the claim.
 
-    A driver that starts meanwhile claims a higher generation: what it writes has other names, and nothing that it
-    reads is touched.
+    A driver that starts meanwhile is told that the repair holds the checkpoint. One that takes it over claims a higher
+    generation: what it writes has other names, and nothing that it reads is touched.
+
+    Raises:
+        CheckpointError: a driver has claimed the checkpoint since the plan was made.
     """
     checkpoint = plan.checkpoint
-    claim = recordlog.claim_generation(disk, checkpoint, who or this_process())
+    claim = recordlog.as_next(who or this_process(), plan.holder.generation)
+    if not recordlog.create_claim(disk, checkpoint, claim):
+        newer = read_holder(disk, checkpoint, now)
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} was claimed by {newer.claim} since it was looked at; stop that query and repair "
+            "again."
+        )
     for action in plan.actions:
         recordlog.check_claim(disk, checkpoint, claim)
         if action.what is What.DELETE:
