@@ -364,7 +364,7 @@ class Ingest:
     def _commit(self, dataframe: Any, batch: Batch) -> None:
         """Write a batch and wait for its record."""
         hub, number = self._shell.hub, batch.number
-        began = round(time.time() * 1e6)
+        began = round(self._shell.engine.wall() * 1e6)
         writer = f"b{number}x{secrets.token_hex(4)}"
         with self._shell.writing(writer):
             written = self._write(dataframe, writer)

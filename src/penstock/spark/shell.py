@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.dataplane import messages, paths, records
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.driver_time import steady_s
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.errands import old_parts, read_sink_rows
 from penstock.dataplane.exports import ExportFolder
@@ -75,6 +76,7 @@ class SparkShell(Listener):
             identity=opened.identity,
             clock=time.monotonic,
             wall=time.time,
+            steady=steady_s,
         )
         self._spark = spark
         self._local = is_local(spark)
