@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from tests.faults import spark_starts
 from tests.faults.start_races import draw_round, races
 
 
@@ -21,3 +23,8 @@ def test_the_races_meet_every_kind_of_start() -> None:
     assert {len(race.gaps_s) for race in drawn} == {2, 3, 4}
     assert {race.apart for race in drawn} == {True, False}
     assert {any(race.takeover) for race in drawn} == {True, False}
+
+
+@pytest.mark.long
+def test_of_drivers_that_start_with_ingest_at_the_same_moment_one_goes_on(tmp_path: Path) -> None:
+    assert len(list(spark_starts.race(tmp_path, 3, 7))) == 3
