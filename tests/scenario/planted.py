@@ -145,11 +145,12 @@ PLANTED = (
     Planted(
         "the log is read before the claim",
         {"penstock.dataplane.opening": [
-            ("    claim = recordlog.claim_generation(disk, checkpoint, who)\n",
+            ("    claim = _beside_others(claim_it)\n",
+             "    _prepare(disk, checkpoint, program)\n"
              "    early = _load(disk, checkpoint, program, who)\n"
-             "    claim = recordlog.claim_generation(disk, checkpoint, who)\n"),
-            ("        return _load(disk, checkpoint, program, claim)\n",
-             "        return __import__('dataclasses').replace(early, claim=claim)\n"),
+             "    claim = _beside_others(claim_it)\n"),
+            ("        opened = _load(disk, checkpoint, program, claim)\n",
+             "        opened = __import__('dataclasses').replace(early, claim=claim)\n"),
         ]},
         turn=1,
     ),

@@ -115,7 +115,7 @@ class Committing:
             kind=kind,
             generation=self._engine.generation,
             previous=run.chain.hash,
-            time_us=run.time_us or round(self._engine.wall() * 1e6),
+            time_us=run.time_us or round(self._engine.epoch_time() * 1e6),
             groups=groups or [],
             parts=parts or [],
             stamp=stamp,
@@ -130,7 +130,7 @@ class Committing:
 
     def make_base(self, part: int) -> records.Base:
         """Restate all chains for a part of the log, with the deals that are ready."""
-        time_us = round(self._engine.wall() * 1e6)
+        time_us = round(self._engine.epoch_time() * 1e6)
         redeals = self._engine.redealing.apply_ready()
         self._engine.placing.note_placed()
         return self._engine.chains.to_base(

@@ -16,6 +16,7 @@ from penstock.dataplane.chains import Chains
 from penstock.dataplane.cleanup import plan_cleanup
 from penstock.dataplane.committing import Committing
 from penstock.dataplane.draining import Draining
+from penstock.dataplane.driver_time import DriverTime
 from penstock.dataplane.handing import HANDOVER_S
 from penstock.dataplane.heartbeats import NO_HEARTBEAT, late_leases
 from penstock.dataplane.latency import Latency, LatencyLog
@@ -83,7 +84,14 @@ class Engine:
         identity: bytes,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        steady: Callable[[], float] | None = None,
     ) -> None:
+        """
+        Args:
+            clock: for intervals and time-outs, which a sleep of the machine must not use up.
+            wall: the system's clock, which may be set at any moment.
+            steady: goes on as the wall does and cannot be set; `clock` when not given.
+        """
         self.program = program
         self.chains = chains
         self.settings = settings
@@ -100,7 +108,8 @@ class Engine:
         self.stopping = False
         self._shell = shell
         self._clock = clock
-        self._wall = wall
+        recorded_us = max((chain.time_us for chain in chains.by_name.values()), default=0)
+        self.time = DriverTime(wall, steady or clock, recorded_us / 1e6)
         self._stepped_at = 0.0
         self.committing = Committing(self, query, identity)
         self.line = LogLine(shell, self.committing.make_base, settings.base_interval_s)
@@ -358,7 +367,12 @@ class Engine:
         return self.runs[chain]
 
     def wall(self) -> float:
-        return self._wall()
+        """Return the driver's time, by which rows arrive and latency is measured."""
+        return self.time.now()
+
+    def epoch_time(self) -> float:
+        """Return the time that an epoch which begins now is given, and by which timers fire."""
+        return self.time.epoch_time()
 
     def send(self, lease: str, message: messages.ToLease) -> None:
         self._shell.send(lease, message)

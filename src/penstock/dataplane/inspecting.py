@@ -16,16 +16,14 @@ from penstock.dataplane import paths, recordlog, records
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.holding import Onlooker, newest_sign, process_is_running, process_space
 from penstock.dataplane.identity import Meta, skeleton
 from penstock.dataplane.metas import Metas, read_metas
-from penstock.dataplane.opening import process_is_running, process_space
 from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.recordlog import Claim, LogTail
 from penstock.errors import CheckpointError, PenstockError, StorageError
 
-FRESH_S = 15.0
-"""Age of a heartbeat up to which a holder on another machine is taken for alive."""
 _TRIES = 5
 _DEPTH = 4
 
@@ -157,20 +155,19 @@ def read_holder(
     is_running: Callable[[Claim], bool] = process_is_running,
 ) -> Holder:
     """Say who claimed a checkpoint last, and whether that driver must be taken as alive."""
-    beat = recordlog.read_heartbeat(disk, checkpoint)
     generation = recordlog.newest_generation(disk, checkpoint)
-    alive = recordlog.resolve_holder(beat, now, FRESH_S, boot or process_space(), is_running)
-    claim = beat.claim if beat is not None else None
-    if claim is None and generation:
-        try:
-            claim = recordlog.read_claim(disk, checkpoint, generation)
-        except PenstockError:
-            claim = None
+    onlooker = Onlooker(boot or process_space(), lambda: now, is_running, pause=None)
+    beat = recordlog.read_heartbeat(disk, checkpoint)
+    try:
+        sign = newest_sign(disk, checkpoint, generation)
+        alive = onlooker.find_holder(disk, checkpoint, generation)
+    except PenstockError:  # a claim that cannot be read, which a check of the checkpoint names
+        sign, alive = beat, None
     return Holder(
         generation,
-        claim,
+        sign.claim if sign is not None else None,
         beat.time if beat is not None else None,
-        beat is not None and beat.released,
+        sign is not None and sign.released,
         alive is not None,
     )
 

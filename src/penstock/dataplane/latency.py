@@ -38,10 +38,9 @@ class LatencyLog:
 
     def add(self, at: float, commit_us: int, stamp: Stamp) -> None:
         """Note a commit at clock time `at` (wall time `commit_us`) of rows with this stamp."""
+        # A stamp of another machine's clock may lie ahead; no row is through before it was there.
         shortest, mean, longest = (
-            commit_us - stamp.last_us,
-            commit_us - stamp.mean_us,
-            commit_us - stamp.first_us,
+            max(0.0, commit_us - at_us) for at_us in (stamp.last_us, stamp.mean_us, stamp.first_us)
         )
         self._entries.append((at, stamp.rows, shortest, mean, longest))
         while self._entries[0][0] < at - self._kept_s:

@@ -66,7 +66,8 @@ def create_meta(disk: Disk, checkpoint: str, program: Program) -> None:
     path = paths.meta(checkpoint)
     if disk.size(path) is not None:
         return
-    if disk.list(paths.logs(checkpoint)):
+    # Looked at again: another start may have made it, and a log behind it, between the two looks.
+    if disk.list(paths.logs(checkpoint)) and disk.size(path) is None:
         raise CheckpointError(
             f"{path} is gone though the checkpoint has a log; restore the file from a copy."
         )

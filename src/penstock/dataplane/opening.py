@@ -7,24 +7,34 @@ is durable before anything else happens. Nothing is overwritten; whatever does n
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from penstock.dataplane import paths, recordlog
-from penstock.dataplane.boot import boot_id
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
 from penstock.dataplane.fitting import Fitted, fit_program
 from penstock.dataplane.frames import FrameKind
+from penstock.dataplane.holding import (
+    FRESH_S,
+    Onlooker,
+    claim_checkpoint,
+    give_back,
+    process_is_running,
+    this_process,
+)
 from penstock.dataplane.identity import Meta, encode_meta, hash_meta, skeleton
 from penstock.dataplane.metas import create_meta, read_metas
 from penstock.dataplane.positions import ChannelKey
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import Claim, LogTail, frame_bytes
-from penstock.errors import CheckpointError, PenstockError, StorageError
+from penstock.errors import CheckpointError, FencedError, PenstockError, StorageError
+
+T = TypeVar("T")
+STARTS_AT_ONCE = 10
+"""Times that a start begins anew because others that start clean up beside it."""
 
 
 @dataclass(frozen=True)
@@ -47,58 +57,99 @@ def open_checkpoint(
     program: Program,
     *,
     takeover: bool = False,
-    fresh_s: float = 15.0,
+    fresh_s: float = FRESH_S,
     who: Claim | None = None,
     wall: Callable[[], float] = time.time,
-    is_running: Callable[[Claim], bool] | None = None,
+    is_running: Callable[[Claim], bool] = process_is_running,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Opened:
-    """Claim a checkpoint for this driver and read it.
+    """Claim a checkpoint for this driver and read it. Of any number of drivers that do so at once, one gets it.
 
     Args:
         takeover: claim it even while its holder seems alive; the holder's query ends with an error.
+        pause: lets time pass where the heartbeat of another host has to be watched.
 
     Raises:
         CheckpointError: held by a living driver, of another topology, of a newer format, or not writable.
         CorruptFileError: names the damaged file.
+        FencedError: a newer driver took it over meanwhile.
     """
+    who = who or this_process()
+    onlooker = Onlooker(who.boot, wall, is_running, fresh_s, pause)
+
+    def claim_it() -> Claim:
+        _prepare(disk, checkpoint, program)
+        return claim_checkpoint(disk, checkpoint, who, onlooker, takeover)
+
+    claim = _beside_others(claim_it)
+    with _given_back_on_failure(disk, checkpoint, claim, wall):
+        recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall()))
+        _drop_leftovers(disk, checkpoint, claim)
+        opened = _load(disk, checkpoint, program, claim)
+        recordlog.check_claim(disk, checkpoint, claim)
+    return opened
+
+
+def _prepare(disk: Disk, checkpoint: str, program: Program) -> None:
+    """Make what a new checkpoint lacks, and refuse one that does not fit; changes nothing of one that does."""
     check_writable(checkpoint, disk)
     for folder in (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint)):
         disk.make_dirs(folder)
     create_meta(disk, checkpoint, program)
     _check_fits(disk, checkpoint, program)
-    who = who or this_process()
-    if not takeover:
-        holder = recordlog.resolve_holder(
-            recordlog.read_heartbeat(disk, checkpoint),
-            wall(),
-            fresh_s,
-            who.boot,
-            is_running or process_is_running,
-        )
-        if holder is not None:
-            raise CheckpointError(
-                f"The checkpoint {checkpoint} is held by {holder}; stop that query, or start this one with "
-                "option('takeover', 'true') to end it."
-            )
     _check_claimed(disk, checkpoint)
-    claim = recordlog.claim_generation(disk, checkpoint, who)
-    recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall()))
-    _drop_leftovers(disk, checkpoint)
+
+
+def _beside_others(step: Callable[[], T]) -> T:
+    """Carry out a step that writes before it has the claim: whoever got the claim meanwhile may have cleaned away what
+    was being written. Then it is done again, and meets the new holder."""
+    for _ in range(STARTS_AT_ONCE):
+        try:
+            return step()
+        except (StorageError, CheckpointError, FileNotFoundError) as error:
+            if not _has_vanished(error):
+                raise
+    return step()
+
+
+def _has_vanished(error: BaseException | None) -> bool:
+    """Whether a write failed because its file, or its folder, was not there any more."""
+    return error is not None and (isinstance(error, FileNotFoundError) or _has_vanished(error.__cause__))
+
+
+@contextlib.contextmanager
+def _given_back_on_failure(
+    disk: Disk, checkpoint: str, claim: Claim, wall: Callable[[], float]
+) -> Iterator[None]:
+    """Give a claim back where it comes to nothing; where a newer driver was the reason, say so instead of what it did."""
     try:
-        return _load(disk, checkpoint, program, claim)
-    except PenstockError:
-        with contextlib.suppress(PenstockError):  # what was refused is the news
-            recordlog.write_heartbeat(disk, checkpoint, recordlog.Heartbeat(claim, wall(), released=True))
+        yield
+    except (PenstockError, FileNotFoundError) as error:
+        try:
+            recordlog.check_claim(disk, checkpoint, claim)
+        except FencedError as fenced:
+            raise fenced from error
+        finally:
+            give_back(disk, checkpoint, claim, wall(), None)
         raise
 
 
-def _drop_leftovers(disk: Disk, checkpoint: str) -> None:
-    """Delete what drivers left half written beside the log and the data; those folders have clean-ups of their own."""
+def _drop_leftovers(disk: Disk, checkpoint: str, claim: Claim) -> None:
+    """Delete what drivers left half written beside the log and the data; those folders have clean-ups of their own.
+
+    The listing is older than the look for a newer claim, and a newer driver writes what it cannot write again after its
+    claim: nothing of its is deleted. Who has no claim yet begins again.
+    """
+    folders = (checkpoint, paths.drivers(checkpoint))
     with contextlib.suppress(StorageError):  # the next start tries again
-        for folder in (checkpoint, paths.drivers(checkpoint)):
-            for name in disk.list(folder):
-                if is_temp(name) or name.startswith(PROBE):
-                    disk.delete(f"{folder}/{name}")
+        found = [f"{folder}/{name}" for folder in folders for name in disk.list(folder) if _is_left(name)]
+        recordlog.check_claim(disk, checkpoint, claim)
+        for path in found:
+            disk.delete(path)
+
+
+def _is_left(name: str) -> bool:
+    return is_temp(name) or name.startswith(PROBE)
 
 
 def _load(disk: Disk, checkpoint: str, program: Program, claim: Claim) -> Opened:
@@ -172,46 +223,3 @@ def _check_fits(disk: Disk, checkpoint: str, program: Program) -> None:
             error = refused
     assert error is not None
     raise error
-
-
-def this_process() -> Claim:
-    """Return this process as a claimant."""
-    pid = os.getpid()
-    return Claim(0, socket.gethostname(), pid, process_space(), _start_time(pid) or 0.0, time.time())
-
-
-def process_space() -> str:
-    """Return what makes a process id mean one process: the boot, and the container where there is one."""
-    try:
-        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # no such thing on this system
-        return boot_id()
-
-
-def process_is_running(claim: Claim) -> bool:
-    """Whether the claiming process, on this machine, is still there (and is not another one with its pid)."""
-    if claim.pid == os.getpid():
-        return False
-    try:
-        os.kill(claim.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    started = _start_time(claim.pid)
-    if started == DEAD:
-        return False
-    return started is None or not claim.started or started == claim.started
-
-
-DEAD = -1.0
-"""Start time of a process that has ended and that its parent has not asked after yet."""
-
-
-def _start_time(pid: int) -> float | None:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return DEAD if fields[0] in "ZX" else float(fields[19])

@@ -67,7 +67,7 @@ class OperatorSteps:
         """Start an epoch when rows wait, time moves or a boundary is asked for; return the seconds until a timer is due."""
         engine = self._engine
         timer_us = run.next_timer_us()
-        wait = 1.0 if timer_us is None else max(0.0, timer_us / 1e6 - engine.wall())
+        wait = 1.0 if timer_us is None else max(0.0, timer_us / 1e6 - engine.epoch_time())
         run.force_empty = run.force_empty or (timer_us is not None and wait <= 0)
         takes = engine.takes(run)
         rows = sum(int(take.shard_rows.sum()) for take in takes)
@@ -88,7 +88,7 @@ class OperatorSteps:
             else np.zeros(run.spec.shards, np.int64)
         )
         snapshots = self._due_snapshots(run)
-        run.begin(epoch, takes, int(shard_rows.sum()), now, engine.wall())
+        run.begin(epoch, takes, int(shard_rows.sum()), now, engine.epoch_time())
         for slot in run.slots.values():
             mine = run.shards_of(slot)
             asked = snapshots[run.task_of[snapshots] == slot.index] if len(snapshots) else snapshots

@@ -8,7 +8,7 @@ was added. Knows neither Spark nor where sink epochs come from.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import google_crc32c
@@ -65,6 +65,7 @@ class ParquetFolder:
         query: id of the query; a folder belongs to one query.
         generation: of the driver; drivers never write to the same part of the manifest.
         partition_by: columns that become folders `column=value`, as Spark lays them out.
+        check: raises where a newer driver has taken over, whose files under way must stay.
 
     Raises:
         CheckpointError: the folder belongs to another query or a newer release, or has other partitions.
@@ -80,6 +81,7 @@ class ParquetFolder:
         partition_by: Sequence[str] = (),
         compression: str = "snappy",
         disk: Disk | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = path
         self._hidden = os.path.join(path, HIDDEN)
@@ -93,9 +95,10 @@ class ParquetFolder:
         self._made: set[str] = set()
         self._disk.make_dirs(self._hidden)
         self._claim()
-        for name in self._disk.list(self._hidden):
-            if is_temp(name):
-                self._disk.delete(os.path.join(self._hidden, name))
+        left = [name for name in self._disk.list(self._hidden) if is_temp(name)]
+        check()  # after the listing: what a newer driver writes is not in it
+        for name in left:
+            self._disk.delete(os.path.join(self._hidden, name))
 
     def add(self, table: pa.Table, sink_epoch: int) -> None:
         """Make the rows of a sink epoch durable and visible; does nothing the second time.

@@ -8,7 +8,7 @@ own with a base, which makes everything an older one may still append unreachabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,7 +18,8 @@ from penstock.dataplane import paths, records
 from penstock.dataplane.disk import AppendFile, Disk, is_temp
 from penstock.dataplane.frames import Frame, FrameKind, ScanEnd, decode_frame, encode_frame, scan_frames
 from penstock.dataplane.tornness import is_damaged_tail
-from penstock.errors import CheckpointError, CorruptFileError, FencedError, PenstockError, StorageError
+from penstock.errors import CheckpointError, CorruptFileError, FencedError, StorageError
+from penstock.words import in_local_time
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -34,7 +35,8 @@ class Claim(msgspec.Struct, frozen=True):
     time: float
 
     def __str__(self) -> str:
-        return f"driver generation {self.generation} (process {self.pid} on {self.host})"
+        since = in_local_time(self.time)
+        return f"driver generation {self.generation} (process {self.pid} on {self.host}, since {since})"
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -89,19 +91,27 @@ def newest_generation(disk: Disk, checkpoint: str) -> int:
     return max((generation for generation in found if generation is not None), default=0)
 
 
+def as_next(identity: Claim, generation: int) -> Claim:
+    """Return who claims as the claimant of the generation after this one."""
+    return msgspec.structs.replace(identity, generation=generation + 1)
+
+
+def create_claim(disk: Disk, checkpoint: str, claim: Claim) -> bool:
+    """Give a generation to a claimant by exclusive create, durable on return; False where somebody has it."""
+    data = frame_bytes(FrameKind.CLAIM, msgspec.json.encode(claim))
+    return disk.create_exclusive(paths.claim(checkpoint, claim.generation), data)
+
+
 def claim_generation(disk: Disk, checkpoint: str, identity: Claim) -> Claim:
-    """Claim the next free generation by exclusive create; durable on return.
+    """Claim the next free generation, whoever has the one before; durable on return.
 
     Args:
         identity: who claims; its generation is ignored.
     """
     generation = newest_generation(disk, checkpoint)
-    while True:
+    while not create_claim(disk, checkpoint, claim := as_next(identity, generation)):
         generation += 1
-        claim = msgspec.structs.replace(identity, generation=generation)
-        data = frame_bytes(FrameKind.CLAIM, msgspec.json.encode(claim))
-        if disk.create_exclusive(paths.claim(checkpoint, generation), data):
-            return claim
+    return claim
 
 
 def read_heartbeat(disk: Disk, checkpoint: str) -> Heartbeat | None:
@@ -139,41 +149,6 @@ def naming_the_winner(disk: Disk, checkpoint: str, claim: Claim) -> Iterator[Non
     except StorageError:
         check_claim(disk, checkpoint, claim)
         raise
-
-
-def give_back(
-    disk: Disk, checkpoint: str, claim: Claim, now: float, error: PenstockError | None
-) -> PenstockError | None:
-    """Say that this driver is gone; return the error that its query ended with.
-
-    A driver that was overtaken without noticing may first trip over what the newer one has cleaned up; it is told who
-    won, not that a file is missing. That the heartbeat cannot be written is no news: it only guards against accidents.
-    """
-    try:
-        check_claim(disk, checkpoint, claim)
-        write_heartbeat(disk, checkpoint, Heartbeat(claim, now, released=True))
-    except FencedError as fenced:
-        if error is not None and not isinstance(error, FencedError):
-            fenced.__cause__ = error
-            return fenced
-    except PenstockError:
-        pass
-    return error
-
-
-def resolve_holder(
-    heartbeat: Heartbeat | None, now: float, fresh_s: float, boot: str, is_running: Callable[[Claim], bool]
-) -> Claim | None:
-    """Return the claim of a driver that must be taken as alive, None when the checkpoint is free.
-
-    A holder in the same space of process ids is alive exactly when its process is; any other one while its heartbeat is
-    fresh.
-    """
-    if heartbeat is None or heartbeat.released:
-        return None
-    if heartbeat.claim.boot == boot:
-        return heartbeat.claim if is_running(heartbeat.claim) else None
-    return heartbeat.claim if now - heartbeat.time < fresh_s else None
 
 
 def read_tail(disk: Disk, checkpoint: str) -> LogTail:

@@ -15,9 +15,9 @@ from penstock.dataplane.disk import PROBE, Disk, is_temp
 from penstock.dataplane.exports import held_files
 from penstock.dataplane.findings import DAMAGE, Finding
 from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_frames
+from penstock.dataplane.holding import process_is_running, this_process
 from penstock.dataplane.inspecting import Holder, read_holder
 from penstock.dataplane.metas import read_metas
-from penstock.dataplane.opening import process_is_running, this_process
 from penstock.dataplane.outside import folders
 from penstock.dataplane.recordlog import Claim, Heartbeat, LogTail
 from penstock.dataplane.verifying import verify
@@ -89,11 +89,20 @@ def plan_repair(
 def apply_repair(disk: Disk, plan: Plan, now: float, who: Claim | None = None) -> Claim:
     """Carry a plan out, under a claim of its own; return the claim.
 
-    A driver that starts meanwhile claims a higher generation: what it writes has other names, and nothing that it
-    reads is touched.
+    A driver that starts meanwhile is told that the repair holds the checkpoint. One that takes it over claims a higher
+    generation: what it writes has other names, and nothing that it reads is touched.
+
+    Raises:
+        CheckpointError: a driver has claimed the checkpoint since the plan was made.
     """
     checkpoint = plan.checkpoint
-    claim = recordlog.claim_generation(disk, checkpoint, who or this_process())
+    claim = recordlog.as_next(who or this_process(), plan.holder.generation)
+    if not recordlog.create_claim(disk, checkpoint, claim):
+        newer = read_holder(disk, checkpoint, now)
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} was claimed by {newer.claim} since it was looked at; stop that query and repair "
+            "again."
+        )
     for action in plan.actions:
         recordlog.check_claim(disk, checkpoint, claim)
         if action.what is What.DELETE:

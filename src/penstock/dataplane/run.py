@@ -171,12 +171,12 @@ class Run:
             raise PenstockError(f"epoch of '{self.spec.name}' cannot go from {self.phase} to {phase}")
         self.phase = phase
 
-    def begin(self, epoch: int, takes: Sequence[GroupTake], rows: int, now: float, wall: float) -> None:
+    def begin(self, epoch: int, takes: Sequence[GroupTake], rows: int, now: float, epoch_time: float) -> None:
         """Start an epoch."""
         self.to(Phase.WORKING)
         self.epoch, self.takes, self.rows = epoch, takes, rows
         self.offsets, self.stamp = None, None
-        self.time_us = max(round(wall * 1e6), self.time_us + 1)
+        self.time_us = max(round(epoch_time * 1e6), self.time_us + 1)
         self.waiting_for, self.asked, self.parts = set(), set(), {}
         self.epoch_tasks, self.epoch_shards = self.task_of.copy(), self.ready.copy()
         self.started_at = now

@@ -36,7 +36,11 @@ class SinkSteps:
             return 1.0
         run.gathers_since, run.flush = None, False
         run.begin(
-            run.chain.epoch + 1, takes, sum(int(t.shard_rows.sum()) for t in takes), now, self._engine.wall()
+            run.chain.epoch + 1,
+            takes,
+            sum(int(t.shard_rows.sum()) for t in takes),
+            now,
+            self._engine.epoch_time(),
         )
         groups, stamp = run.groups(), stamp_of(takes)
         self._engine.committing.commit(run, run.epoch, kind="intent", groups=groups, stamp=stamp)
@@ -57,6 +61,6 @@ class SinkSteps:
     def _run_intended(self, run: Run, intent: Record, now: float) -> None:
         """Hand over exactly the intended rows, the first time and after any restart."""
         pieces = self._engine.chains.resolve(run.chain, intent.groups)
-        run.begin(run.chain.epoch, (), sum(piece.rows() for piece in pieces), now, self._engine.wall())
+        run.begin(run.chain.epoch, (), sum(piece.rows() for piece in pieces), now, self._engine.epoch_time())
         run.stamp = intent.stamp
         self._engine.run_sink(SinkWork(run.spec.name, intent.epoch, pieces))

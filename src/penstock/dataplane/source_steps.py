@@ -73,7 +73,7 @@ class SourceSteps:
             (),
             sum(part.rows_in for part in parts),
             self._engine.now(),
-            self._engine.wall(),
+            self._engine.epoch_time(),
         )
         self._engine.committing.commit(run, run.chain.epoch + 1, parts=parts, stamp=stamp, batch=batch)
 
@@ -129,7 +129,7 @@ class SourceSteps:
             if self._say_idle_or_ended(run, now, arrivals.limit is not None and start >= arrivals.limit):
                 return 1.0
             return arrivals.next_due_in(start, self._engine.wall(), self._engine.settings.min_epoch_s)
-        run.begin(run.chain.epoch + 1, (), end - start, now, self._engine.wall())
+        run.begin(run.chain.epoch + 1, (), end - start, now, self._engine.epoch_time())
         run.offsets, run.stamp = (start, end), arrivals.stamp(start, end)
         edges = np.linspace(start, end, len(slots) + 1).astype(np.int64).tolist()
         for slot, low, high in zip(slots, edges, edges[1:], strict=False):
@@ -200,7 +200,7 @@ class SourceSteps:
         idle = spec.idle_s is not None and silent_s >= spec.idle_s and not chain.idle
         if not (ended or idle):
             return False
-        run.begin(chain.epoch + 1, (), 0, now, self._engine.wall())
+        run.begin(chain.epoch + 1, (), 0, now, self._engine.epoch_time())
         self._engine.committing.commit(run, run.epoch, ended=ended, idle=idle and not ended)
         return True
 

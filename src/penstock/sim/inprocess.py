@@ -17,6 +17,7 @@ from penstock.dataplane import messages, paths, recordlog, records
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.engine import PLAN_TIMEOUT_S, Engine
 from penstock.dataplane.errands import data_files, old_parts, plan_writes, read_sink_rows
+from penstock.dataplane.holding import give_back
 from penstock.dataplane.opening import Opened, open_checkpoint
 from penstock.dataplane.placement import Placement
 from penstock.dataplane.program import Program, StageSpec
@@ -401,7 +402,7 @@ class Driver(Process):
             self.send(name, messages.End("the query ended"))
         with contextlib.suppress(SimCrash):
             claim = self.opened.claim
-            error = recordlog.give_back(self.disk, self.checkpoint, claim, self.loop.wall(), error)
+            error = give_back(self.disk, self.checkpoint, claim, self.loop.wall(), error)
         self.failed = error
         how = type(error).__name__ if error else "stopped"
         self.loop.note(f"{self.name} generation {self.generation} ends: {how}")

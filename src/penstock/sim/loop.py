@@ -43,6 +43,10 @@ class Loop:
         """Return virtual wall time."""
         return self.start_s + self.now
 
+    def set_wall(self, by_s: float) -> None:
+        """Set the wall clock ahead, or back, as an operator or a time server does."""
+        self.start_s += by_s
+
     def at(self, delay_s: float, call: Callable[[], None]) -> None:
         """Run `call` after `delay_s` virtual seconds."""
         heapq.heappush(self._queue, (self.now + delay_s, next(self._order), call))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.dataplane import recordlog
 from penstock.dataplane.draining import DrainMark
+from penstock.dataplane.driver_time import describe_step
 from penstock.dataplane.errands import data_files
 from penstock.dataplane.recordlog import Heartbeat
 from penstock.errors import PenstockError, SessionError, StorageError
@@ -101,6 +102,7 @@ class Chores:
             self._beaten_at = now
             self._shell.log.log.check_claim()
             self._tolerantly(self._beat)
+            self._look_at_clock()
             self.check_capacity()
             self._mention_slow_epochs()
         if (
@@ -130,6 +132,11 @@ class Chores:
                 _log.warning(
                     "'%s' has been at epoch %d for %.0f s; does its function return?", stage, epoch, seconds
                 )
+
+    def _look_at_clock(self) -> None:
+        step_s = self._shell.engine.time.look()
+        if step_s is not None:
+            _log.warning("%s", describe_step(step_s))
 
     def _beat(self) -> None:
         recordlog.write_heartbeat(

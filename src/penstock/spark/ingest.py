@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.dataplane import records
+from penstock.dataplane import recordlog, records
 from penstock.dataplane.channel import DataWriter, EdgeSpec, write_rows
 from penstock.dataplane.disk import PosixDisk
 from penstock.dataplane.messages import Said
@@ -49,9 +49,18 @@ MAX_RESTARTS = 5
 RESTARTS_WITHIN_S = 60.0
 """How often the Spark query is started again when its jobs are cancelled."""
 RESTARTED_WITHIN_S = 10.0
+CONCURRENT_POLL_S = 0.25
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
+_CONCURRENT = re.compile(
+    r"SparkConcurrentModificationException|queries are concurrently using|Concurrent update to the log"
+)
 _log = logging.getLogger("penstock")
 _OURS = re.compile(r"penstock\.errors\.\w+: (.+)")
+
+
+def is_concurrent(text: str) -> bool:
+    """Whether an error of Spark's says that another query has written to the same folder."""
+    return _CONCURRENT.search(text) is not None
 
 
 def is_cancelled(text: str) -> bool:
@@ -216,7 +225,32 @@ class Ingest:
         )
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        self.query = writer.start()
+        deadline = time.monotonic() + RESTARTED_WITHIN_S
+        while not self._begin(writer, time.monotonic() > deadline):
+            time.sleep(CONCURRENT_POLL_S)
+
+    def _begin(self, writer: Any, last: bool) -> bool:
+        """Have Spark start its query; False where that of a driver that was overtaken, and does not know it yet, still
+        writes to the folder.
+
+        Raises:
+            FencedError: this driver is the one that was overtaken.
+            OperatorError: Spark refuses the query.
+        """
+        try:
+            self.query = writer.start()
+            return True
+        except Exception as error:
+            self._check_owner()
+            if is_concurrent(str(error)) and not last:
+                return False
+            raise OperatorError(
+                f"source '{self._source}': Spark did not start its query: {reason_in(str(error))}"
+            ) from error
+
+    def _check_owner(self) -> None:
+        opened = self._shell.opened
+        recordlog.check_claim(self._disk, opened.checkpoint, opened.claim)
 
     @property
     def finished(self) -> bool:
@@ -241,13 +275,17 @@ class Ingest:
         """Return why the Spark query ended by itself, None while it runs.
 
         One that ended because its job was cancelled (`sc.cancelAllJobs()`, which Ctrl-C calls too, or the Spark UI) is
-        started again, a few times: whoever cancels jobs did not mean the query, which has `stop()`.
+        started again, a few times: whoever cancels jobs did not mean the query, which has `stop()`. So is one beside which
+        a driver that was overtaken has planned a batch: Spark takes that batch as it was planned.
         """
         if self.query is None or self.query.isActive or self._stopping.is_set():
             return None
         error = self.query.exception()
-        if error is not None and is_cancelled(str(error)) and is_alive(self._dataframe.sparkSession):
-            return self._restart()
+        if error is not None and is_alive(self._dataframe.sparkSession):
+            if is_cancelled(str(error)):
+                return self._restart("its Spark job was cancelled")
+            if is_concurrent(str(error)):
+                return self._restart("its Spark query met that of a driver that was overtaken")
         if error is None and self._ends:
             return None
         if error is None:
@@ -258,20 +296,21 @@ class Ingest:
             f"source '{self._source}': its Spark query failed: {reason_in(str(error))}"
         )
 
-    def _restart(self) -> PenstockError | None:
+    def _restart(self, why: str) -> PenstockError | None:
         now = time.monotonic()
         self._restarts = [*(at for at in self._restarts if now - at < RESTARTS_WITHIN_S), now]
         if len(self._restarts) > MAX_RESTARTS:
             return OperatorError(
-                f"source '{self._source}': its Spark job was cancelled {len(self._restarts)} times within "
+                f"source '{self._source}': {why} {len(self._restarts)} times within "
                 f"{RESTARTS_WITHIN_S:.0f} s; start the query again to go on."
             )
-        _log.warning("the Spark job of source '%s' was cancelled; its ingest starts again.", self._source)
         try:
+            self._check_owner()
+            _log.warning("source '%s': %s; its ingest starts again.", self._source, why)
             self.planned.prepare(self._known())
+            self.start()
         except PenstockError as error:
             return error
-        self.start()
         return None
 
     def drain(self) -> None:
@@ -282,12 +321,12 @@ class Ingest:
                 draining.processAllAvailable()
                 return
             except Exception as error:
-                if not is_cancelled(str(error)):
+                if not (is_cancelled(str(error)) or is_concurrent(str(error))):
                     raise
                 self._await_other(draining, error)
 
     def _await_other(self, ended: Any, error: Exception) -> None:
-        """Wait until a query that was cancelled has a successor."""
+        """Wait until a query that is started again has its successor."""
         deadline = time.monotonic() + RESTARTED_WITHIN_S
         while self.query is ended:
             if self._stopped.is_set() or time.monotonic() > deadline:
@@ -355,7 +394,7 @@ class Ingest:
     def _commit(self, dataframe: Any, batch: Batch) -> None:
         """Write a batch and wait for its record."""
         hub, number = self._shell.hub, batch.number
-        began = round(time.time() * 1e6)
+        began = round(self._shell.engine.wall() * 1e6)
         writer = f"b{number}x{secrets.token_hex(4)}"
         with self._shell.writing(writer):
             written = self._write(dataframe, writer)

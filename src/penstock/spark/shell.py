@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.dataplane import messages, paths, recordlog, records
+from penstock.dataplane import messages, paths, records
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.driver_time import steady_s
 from penstock.dataplane.engine import Engine
 from penstock.dataplane.errands import old_parts, read_sink_rows
 from penstock.dataplane.exports import ExportFolder
 from penstock.dataplane.heartbeats import NO_HEARTBEAT, is_silent
+from penstock.dataplane.holding import give_back
 from penstock.dataplane.logthread import LogThread
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.program import Program
@@ -77,6 +79,7 @@ class SparkShell(Listener):
             identity=opened.identity,
             clock=time.monotonic,
             wall=time.time,
+            steady=steady_s,
         )
         self._spark = spark
         self._local = is_local(spark)
@@ -207,9 +210,7 @@ class SparkShell(Listener):
         self.log.close(5.0)
         self.hearing.close()
         with contextlib.suppress(Exception):
-            error = recordlog.give_back(
-                self.disk, self.opened.checkpoint, self.opened.claim, time.time(), error
-            )
+            error = give_back(self.disk, self.opened.checkpoint, self.opened.claim, time.time(), error)
         self._on_end(error)
 
     def _crashed(self, error: BaseException) -> None:

@@ -21,6 +21,7 @@ from penstock.dataplane.metas import query_of
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.parquet_folder import HIDDEN, ParquetFolder, check_folder
 from penstock.dataplane.program import Program
+from penstock.dataplane.recordlog import check_claim
 from penstock.dataplane.settings import Settings
 from penstock.spark.dataframes import dataframe_of
 from penstock.topology.options import (
@@ -264,6 +265,7 @@ class ParquetSink:
             partition_by=declared.partition_by,
             compression=PARQUET_COMPRESSION.of(declared.options),
             disk=PosixDisk(temps=os.path.join(path, HIDDEN)),
+            check=lambda: check_claim(PosixDisk(), opened.checkpoint, opened.claim),
         )
 
     def take(self, table: pa.Table, sink_epoch: int) -> None:

@@ -5,7 +5,6 @@ A start that fails at any point gives the checkpoint back; nothing of the protoc
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,16 +13,17 @@ from penstock.control.policy.registry import DEFAULT, make_policy_for
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.exports import ExportFolder, add_exports, exported_by
+from penstock.dataplane.holding import give_back
 from penstock.dataplane.importing import with_imported
 from penstock.dataplane.opening import Opened, open_checkpoint
-from penstock.dataplane.recordlog import give_back
 from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
-from penstock.errors import SessionError
+from penstock.errors import PenstockError, SessionError
 from penstock.spark.batch_ingest import BatchIngest
 from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.journal_file import check_journal
+from penstock.spark.leases import reason_in
 from penstock.spark.progress import Identity
 from penstock.spark.query import Query
 from penstock.spark.running import make_way
@@ -87,10 +87,21 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     )
     try:
         return _start_on(opened, declared, spark, settings)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            give_back(disk, checkpoint, opened.claim, time.time(), None)
-        raise
+    except BaseException as error:
+        told = _give_back(disk, opened, error)
+        if told is error:
+            raise
+        raise told from error
+
+
+def _give_back(disk: Disk, opened: Opened, error: BaseException) -> BaseException:
+    """Give the checkpoint back after a start that failed; return what to tell: who took it over, where somebody did, and
+    Spark's own errors in our words."""
+    told = error
+    if type(error).__module__.startswith(("py4j.", "pyspark.")):
+        told = SessionError(f"Spark failed while the query was started: {reason_in(str(error))}")
+    ours = told if isinstance(told, PenstockError) else None
+    return give_back(disk, opened.checkpoint, opened.claim, time.time(), ours) or told
 
 
 def _start_on(opened: Opened, declared: Declared, spark: SparkSession, settings: Settings) -> Query:

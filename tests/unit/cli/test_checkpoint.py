@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.main import app
 from penstock.cli.output import ago, plain, size
 from penstock.dataplane import recordlog
-from penstock.dataplane.opening import this_process
+from penstock.dataplane.holding import this_process
 from penstock.dataplane.recordlog import Heartbeat
 from penstock.sim.programs import local_program
 

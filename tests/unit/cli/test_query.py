@@ -16,7 +16,7 @@ from penstock.cli import query as command
 from penstock.cli.main import app
 from penstock.dataplane import recordlog
 from penstock.dataplane.disk import PosixDisk
-from penstock.dataplane.opening import this_process
+from penstock.dataplane.holding import this_process
 from penstock.dataplane.recordlog import Heartbeat
 from penstock.dataplane.requests import Answer, Desk, Request
 from penstock.errors import PlanError

@@ -209,24 +209,6 @@ def test_clean_up_drops_older_parts_and_torn_names_of_older_drivers_only() -> No
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("beat", "held"),
-    [
-        (None, False),
-        (Heartbeat(ME, 100.0, released=True), False),
-        (Heartbeat(ME, 0.0), True),
-        (Heartbeat(msgspec.structs.replace(ME, pid=2), 100.0), False),
-        (Heartbeat(msgspec.structs.replace(ME, boot="other"), 100.0), True),
-        (Heartbeat(msgspec.structs.replace(ME, boot="other"), 80.0), False),
-    ],
-)
-def test_a_holder_is_alive_while_its_process_is_or_on_another_host_while_its_heartbeat_is_fresh(
-    beat: Heartbeat | None, held: bool
-) -> None:
-    holder = recordlog.resolve_holder(beat, 101.0, 15.0, "boot", lambda claim: claim.pid == 1)
-    assert (holder is not None) == held
-
-
 def test_a_heartbeat_that_cannot_be_read_holds_nothing(checkpoint: str) -> None:
     disk = PosixDisk()
     recordlog.write_heartbeat(disk, checkpoint, Heartbeat(ME, 5.0))

@@ -263,6 +263,20 @@ def test_an_older_driver_that_still_runs_is_fenced_by_a_repair(crashed: str, tmp
         recordlog.check_claim(fast_disk(), checkpoint, opened.claim)
 
 
+def test_a_driver_that_started_since_the_plan_was_made_is_not_fenced_by_the_repair(
+    crashed: str, tmp_path: Path
+) -> None:
+    checkpoint = str(tmp_path / "cp")
+    shutil.copytree(crashed, checkpoint)
+    plan = plan_repair(fast_disk(), checkpoint, 0.0, **GONE)  # type: ignore[arg-type]
+    opened = open_checkpoint(fast_disk(), checkpoint, memory_program(), who=ME, takeover=True)
+    with pytest.raises(
+        CheckpointError, match=r"claimed by driver generation \d .*since it was looked at; stop"
+    ):
+        apply_repair(fast_disk(), plan, 1.0, ME)
+    recordlog.check_claim(fast_disk(), checkpoint, opened.claim)
+
+
 def test_a_damaged_heartbeat_is_mended_and_damage_is_not(crashed: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "cp"
     shutil.copytree(crashed, checkpoint)
