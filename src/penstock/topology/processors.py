@@ -86,9 +86,11 @@ class DeclaredState:
         held: pa.DataType = pa.struct(list(self.schema))
         if self.ttl_ms is not None:
             held = pa.struct([pa.field("value", held), pa.field(EXPIRES, pa.int64(), False)])
+        made: StateSpec = ValueState(held) if self.kind == "value" else ListState(held)
         if self.kind == "map":
-            return MapState(self.map_key_type(), held)
-        return ValueState(held) if self.kind == "value" else ListState(held)
+            made = MapState(self.map_key_type(), held)
+        made.label, made.local_times, made.enclosed = self.name, True, self.ttl_ms is not None
+        return made
 
     def map_key_type(self) -> pa.DataType:
         """A key of one field is held as it is, one of several as bytes."""
