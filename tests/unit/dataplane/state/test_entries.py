@@ -538,6 +538,8 @@ def test_values_are_kept_in_the_form_in_which_they_read_back(world: World) -> No
     key.book[np.int8(1)] = (np.float64(1.5), np.int32(7))
     before = (repr(key.value), repr(key.book.items()))
     assert before == ("ValueState(3.0)", "[(1, Row(price=1.5, volume=7))]")
+    world.step()
+    assert (repr(world.key("ann").value), repr(world.key("ann").book.items())) == before
     world.crash()
     key = world.key("ann")
     key.book.keys()
