@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import DeclarationError, OperatorError, PenstockError
 from penstock.topology.schema import parse_schema
 from penstock.topology.states import MAX_STATES, ListState, MapState, StateSpec, ValueState
 from penstock.topology.types import ddl_of
@@ -46,6 +46,10 @@ class Kit(Protocol):
 
     def handle(self, tools: Any) -> Any:
         """Return the handle that `init` gets, over what a task has."""
+        ...
+
+    def deleted_error(self, what: str, told: str) -> OperatorError:
+        """Return the error of using a state that `init` deleted, such as PySpark has it too."""
         ...
 
     def group_function(self, function: Callable[..., Any], timeout: str, watermarked: bool) -> Any:
@@ -118,6 +122,8 @@ class Processor:
     """The watermark column of its input."""
     wide: bool = True
     """Of frames: whole numbers come as int64, as `transformWithStateInPandas` gives them."""
+    zone: str | None = None
+    """The session's time zone, known from the start on; None is that of the machine."""
     imported: tuple[str, ...] | None = None
     """Names of the states that its second input brings from another query; None where that holds initial rows."""
 

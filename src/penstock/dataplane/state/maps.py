@@ -70,7 +70,7 @@ class MapColumn(Column):
         self._key_of = map_key_of(key_type, codec.local_times)
         self._elements = KeyCodec([key_type], ["key"], context.operator)
         self.plain_key = _PLAIN_KEYS.get(str(key_type))
-        self.order = _after_numbers if pa.types.is_floating(key_type) else None
+        self.order: Normal | None = _after_numbers if pa.types.is_floating(key_type) else None
 
     def make(self, shard: int, key: bytes, empty: bool) -> MapHandle:
         kind = MapHandle if self.copier is None else CopyingMapHandle

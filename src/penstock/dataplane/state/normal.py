@@ -395,7 +395,8 @@ def _map(type_: pa.MapType, local_times: bool) -> Normal:
 
 def _is_plain(type_: pa.DataType) -> bool:
     """Whether msgspec takes of this type what is taken here, and makes the same of it."""
-    return pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_float64(type_)
+    is_ = pa.types
+    return bool(is_.is_boolean(type_) or is_.is_integer(type_) or is_.is_float64(type_))
 
 
 def _is_ascii(value: Any) -> bool:
