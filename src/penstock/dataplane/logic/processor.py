@@ -89,6 +89,7 @@ class ProcessorLogic:
         self._timer_key = declared.kit.row_class(keys)
         make = Rows if declared.flavour == "rows" else Frames
         key_types = [field.type for field in key_fields]
+        self._timed_keys = any(map(pa.types.is_timestamp, key_types))
         self._flavour: Flavour = make(declared, input_schema, spec.schema, operator, key_types)
         self._tools = Tools(declared, operator, self.state)
         self._tools.nothing = self._flavour.nothing
@@ -167,14 +168,15 @@ class ProcessorLogic:
     ) -> list[list[Any]]:
         feeds = self._flavour.split(block, bounds)
         tools, handle, results, state = self._tools, self._processor.handleInputRows, [], states[0]
-        key_of = self._flavour.key
+        key_of = self._flavour.key if self._timed_keys else None
         values = self._timer_values(0)
         try:
             for at, (state, feed) in enumerate(zip(states, feeds, strict=True)):
                 tools.key = state
                 if clocks is not None:
                     values = self._timer_values(clocks[at])
-                result = handle(key_of(state._key), feed, values)
+                key = state._key if key_of is None else key_of(state._key)
+                result = handle(key, feed, values)
                 # A generator has to run now: its state would be settled by the time its rows are read.
                 results.append(result if type(result) is list else [] if result is None else list(result))
         except Exception as error:

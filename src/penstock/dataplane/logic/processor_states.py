@@ -242,7 +242,7 @@ class Variable:
             raise OperatorError(
                 f"{self._where}: None is no value; give a tuple of {', '.join(self._names)}, or call clear()"
             )
-        given = fields_of(value, self._names, self._where, "value")
+        given = value if type(value) is tuple else fields_of(value, self._names, self._where, "value")
         return given if self.ttl_ms is None else (given, self._tools.time_ms + self.ttl_ms)
 
     def _written(self) -> None:
@@ -274,8 +274,9 @@ class ValueVariable(Variable):
         return self._given(held) if self._lives(held) else None
 
     def update(self, newValue: Any) -> None:
-        self._handle().update(self._held(newValue))
-        self._written()
+        self._of(self._tools.current()).update(self._held(newValue))
+        if self.ttl_ms is not None:
+            self._written()
 
     def clear(self) -> None:
         self._handle().clear()

@@ -85,7 +85,7 @@ class MapKeys:
         Raises:
             OperatorError: it is no key of the state.
         """
-        values = fields_of(key, self._names, self._where, "map key")
+        values = key if type(key) is tuple else fields_of(key, self._names, self._where, "map key")
         if self._single and len(values) == 1:
             return self._held_alone(*(values.values() if isinstance(values, dict) else values))
         try:

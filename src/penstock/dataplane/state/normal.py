@@ -253,7 +253,7 @@ def _instant(type_: pa.DataType, local_times: bool) -> Normal:
         if plain.utcoffset() is None and not local_times:
             raise Misfit(value, type_, "it has no zone; give it one, such as value.replace(tzinfo=datetime.UTC)")
         try:
-            return plain.astimezone(dt.UTC)
+            return plain.astimezone(dt.UTC).replace(fold=0)
         except (OverflowError, ValueError, OSError):
             raise Misfit(value, type_, "in UTC it lies outside the years 1 to 9999") from None
 
@@ -330,7 +330,7 @@ def _struct(type_: pa.StructType, local_times: bool) -> Normal:
             except msgspec.ValidationError:
                 pass
             else:
-                if all(_is_ascii(value[at]) for at in texts):
+                if not texts or all([_is_ascii(value[at]) for at in texts]):
                     return converted
         given = value
         if isinstance(value, dict):
