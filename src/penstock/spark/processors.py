@@ -4,10 +4,12 @@ program, so it holds no session."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import (
@@ -17,8 +19,27 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
+from penstock.dataplane.logic.processor import ProcessorSpec
+from penstock.dataplane.logic.processor_times import zone_named
+from penstock.dataplane.program import Program
+from penstock.errors import OperatorError
 from penstock.spark.initial import initial_rows
 from penstock.topology.stream import Stream
+
+
+def with_zone(program: Program, zone: str) -> Program:
+    """Return the program with the session's time zone in its processors.
+
+    Raises:
+        SessionError: there are processors, and Python does not know the zone.
+    """
+    stages = dict(program.stages)
+    for name, spec in stages.items():
+        if isinstance(spec.logic, ProcessorSpec):
+            zone_named(zone)
+            declared = replace(spec.logic.declared, zone=zone)
+            stages[name] = replace(spec, logic=replace(spec.logic, declared=declared))
+    return replace(program, stages=stages)
 
 
 class SparkKit:
@@ -35,6 +56,9 @@ class SparkKit:
 
     def handle(self, tools: Any) -> StatefulProcessorHandle:
         return Handle(tools)
+
+    def deleted_error(self, what: str, told: str) -> OperatorError:
+        return DeletedStateError(f"Error {what}: {told}")
 
     def group_function(
         self, function: Callable[..., Any], timeout: str, watermarked: bool
@@ -77,6 +101,13 @@ def _row_class(names: tuple[str, ...]) -> type[Row]:
     return made
 
 
+class DeletedStateError(OperatorError, PySparkRuntimeError):
+    """A processor uses a state that its `init` deleted; code written for PySpark's error finds it here too."""
+
+    def __init__(self, told: str) -> None:
+        PySparkRuntimeError.__init__(self, message=told)
+
+
 class Handle(StatefulProcessorHandle):
     """The handle that a task's processor gets."""
 
@@ -105,7 +136,7 @@ class Handle(StatefulProcessorHandle):
         return timers
 
     def deleteIfExists(self, stateName: str) -> None:
-        self._tools.clear(stateName)
+        self._tools.delete(stateName)
 
 
 class GroupFunction(StatefulProcessor):

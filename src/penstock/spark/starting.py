@@ -24,6 +24,7 @@ from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.journal_file import check_journal
 from penstock.spark.leases import reason_in
+from penstock.spark.processors import with_zone
 from penstock.spark.progress import Identity
 from penstock.spark.query import Query
 from penstock.spark.running import make_way
@@ -75,6 +76,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         executors=EXECUTORS.of(options),
     )
     program = with_sink_settings(program, declared.also)
+    program = with_zone(program, str(spark.conf.get("spark.sql.session.timeZone")))
     program = add_exports(program, EXPORT.of(options))
     disk = PosixDisk()
     takeover = TAKEOVER.of(declared.options)

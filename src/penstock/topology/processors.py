@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import DeclarationError, OperatorError, PenstockError
 from penstock.raised import describe, pass_on
 from penstock.topology.schema import parse_schema
 from penstock.topology.states import MAX_STATES, ListState, MapState, StateSpec, ValueState
@@ -47,6 +47,10 @@ class Kit(Protocol):
 
     def handle(self, tools: Any) -> Any:
         """Return the handle that `init` gets, over what a task has."""
+        ...
+
+    def deleted_error(self, what: str, told: str) -> OperatorError:
+        """Return the error of using a state that `init` deleted, such as PySpark has it too."""
         ...
 
     def group_function(self, function: Callable[..., Any], timeout: str, watermarked: bool) -> Any:
@@ -87,9 +91,11 @@ class DeclaredState:
         held: pa.DataType = pa.struct(list(self.schema))
         if self.ttl_ms is not None:
             held = pa.struct([pa.field("value", held), pa.field(EXPIRES, pa.int64(), False)])
+        made: StateSpec = ValueState(held) if self.kind == "value" else ListState(held)
         if self.kind == "map":
-            return MapState(self.map_key_type(), held)
-        return ValueState(held) if self.kind == "value" else ListState(held)
+            made = MapState(self.map_key_type(), held)
+        made.label, made.local_times, made.enclosed = self.name, True, self.ttl_ms is not None
+        return made
 
     def map_key_type(self) -> pa.DataType:
         """A key of one field is held as it is, one of several as bytes."""
@@ -117,6 +123,8 @@ class Processor:
     """The watermark column of its input."""
     wide: bool = True
     """Of frames: whole numbers come as int64, as `transformWithStateInPandas` gives them."""
+    zone: str | None = None
+    """The session's time zone, known from the start on; None is that of the machine."""
     imported: tuple[str, ...] | None = None
     """Names of the states that its second input brings from another query; None where that holds initial rows."""
 

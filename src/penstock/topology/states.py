@@ -27,6 +27,12 @@ class StateSpec:
 
     kind: str
     value_type: pa.DataType
+    label: str | None = None
+    """Its name in messages, where that is not the name under which it is declared."""
+    local_times: bool = False
+    """Whether times without a zone are local ones, as PySpark's states take them; otherwise they are refused."""
+    enclosed: bool = False
+    """Whether what a user gives is the first field of its value."""
 
     def identity(self) -> dict[str, object]:
         """Return what must not change across restarts, JSON-able."""

@@ -88,11 +88,14 @@ class ProcessorLogic:
         )
         self._timer_key = declared.kit.row_class(keys)
         make = Rows if declared.flavour == "rows" else Frames
-        self._flavour: Flavour = make(declared, input_schema, spec.schema, operator)
+        key_types = [field.type for field in key_fields]
+        self._timed_keys = any(map(pa.types.is_timestamp, key_types))
+        self._flavour: Flavour = make(declared, input_schema, spec.schema, operator, key_types)
         self._tools = Tools(declared, operator, self.state)
         self._tools.nothing = self._flavour.nothing
         self._processor = self._call_user(None, lambda: copy_processor(declared.processor))
         self._call_user(None, lambda: self._processor.init(declared.kit.handle(self._tools)))
+        self._tools.end_init()
         self.sides: dict[str, pa.Table] = {}
         self.late_rows = 0
         self._lettered: LetteredCalls | None = None
@@ -165,13 +168,15 @@ class ProcessorLogic:
     ) -> list[list[Any]]:
         feeds = self._flavour.split(block, bounds)
         tools, handle, results, state = self._tools, self._processor.handleInputRows, [], states[0]
+        key_of = self._flavour.key if self._timed_keys else None
         values = self._timer_values(0)
         try:
             for at, (state, feed) in enumerate(zip(states, feeds, strict=True)):
                 tools.key = state
                 if clocks is not None:
                     values = self._timer_values(clocks[at])
-                result = handle(state._key, feed, values)
+                key = state._key if key_of is None else key_of(state._key)
+                result = handle(key, feed, values)
                 # A generator has to run now: its state would be settled by the time its rows are read.
                 results.append(result if type(result) is list else [] if result is None else list(result))
         except BaseException as error:
@@ -193,7 +198,8 @@ class ProcessorLogic:
             feed = next(feeds)
             self._tools.key = states[at]
             values = self._timer_values(0 if clocks is None else clocks[at])
-            return list(self._processor.handleInputRows(states[at]._key, feed, values) or ())
+            key = self._flavour.key(states[at]._key)
+            return list(self._processor.handleInputRows(key, feed, values) or ())
 
         def rows(at: int) -> list[Any]:
             found: list[Any] = block.slice(bounds[at], bounds[at + 1] - bounds[at]).to_pylist()
@@ -233,11 +239,11 @@ class ProcessorLogic:
         values = self._timer_values(0)
         calls = self._flavour.initial(table, groups.bounds)
         for state, rows in zip(states, calls, strict=True):
-            self._tools.key = state
+            self._tools.key, key = state, self._flavour.key(state._key)
             for row in rows:
                 self._call_user(
                     state._key,
-                    lambda: self._processor.handleInitialState(state._key, row, values),  # noqa: B023
+                    lambda: self._processor.handleInitialState(key, row, values),  # noqa: B023
                 )
         self.state.settle(states)
 
@@ -296,7 +302,7 @@ class ProcessorLogic:
             return None
         tools.key = state
         info = self._declared.kit.expired_timer(time_us // 1000)
-        key = tuple.__new__(self._timer_key, state._key)
+        key = tuple.__new__(self._timer_key, self._flavour.timer_key(state._key))
         handle = self._processor.handleExpiredTimer
         found = list(handle(key=key, timerValues=values, expiredTimerInfo=info) or ())
         tools.drop_timer(state, time_us)

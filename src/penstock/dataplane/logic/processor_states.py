@@ -8,12 +8,13 @@ even if the key never has rows again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, index
 from typing import Any, Final
 
-from penstock.dataplane.logic.processor_values import Convert, MapKeys, RowClass, reader_of, writer_of
+from penstock.dataplane.logic.processor_values import Convert, MapKeys, RowClass, fields_of, reader_of
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
+from penstock.dataplane.state.normal import shown
 from penstock.dataplane.state.timers import EPOCH_TIMERS, EVENT_TIMERS, TimerColumn
 from penstock.errors import OperatorError
 from penstock.topology.processors import DeclaredState, Processor, slot_of
@@ -21,6 +22,7 @@ from penstock.topology.processors import DeclaredState, Processor, slot_of
 ENDS: Final = 1
 """Microseconds behind the millisecond at which the hidden timer of a key stands; a processor's own stand on it."""
 
+_FARTHEST_MS: Final = (1 << 63) // 1000 - 1
 _TIMERS: Final = {"processing": EPOCH_TIMERS, "event": EVENT_TIMERS}
 
 
@@ -39,6 +41,10 @@ class Tools:
         """The state of the key that is being processed."""
         self.time_ms = 0
         self.watermark_ms = 0
+        self._in_init = True
+        self._undeclared: dict[str, str] = {}
+        """States that `init` asked for and that are not declared: by now it has not deleted them."""
+        self._deleted_error = declared.kit.deleted_error
         self.nothing: Callable[[], Any] = tuple
         """Makes what stands for no rows."""
         kinds = timer_kinds(declared.time_mode)
@@ -52,24 +58,42 @@ class Tools:
 
     # -- states -------------------------------------------------------------------------------------------------------
 
-    def variable(self, name: str, kind: str) -> Variable:
-        """Return a declared state.
+    def variable(self, name: str, kind: str) -> Any:
+        """Return a declared state, or what stands for one that `init` goes on to delete.
 
         Raises:
             OperatorError: it was not declared when `init` was run on the driver.
         """
         found = self.variables.get(name)
+        if found is None and self._in_init:
+            self._undeclared.setdefault(name, kind)
+            return Deleted(self.operator, name, kind, self._deleted_error)
         if found is None or found.kind != kind:
-            known = ", ".join(f"{one.name!r} ({one.kind})" for one in self.variables.values()) or "none"
-            raise OperatorError(
-                f"operator {self.operator!r} asks for {kind} state {name!r}, which init(handle) did not declare when it "
-                f"was run on the driver (declared: {known}); declare all states in init, always the same ones"
-            )
+            raise self._not_declared(name, kind)
         return found
 
-    def clear(self, name: str) -> None:
-        """Clear a state of the current key, if it is declared."""
-        if name in self.variables and self.key is not None:
+    def end_init(self) -> None:
+        """`init` has run: what it asked for is declared, or deleted again.
+
+        Raises:
+            OperatorError: a state is neither.
+        """
+        self._in_init = False
+        for name, kind in self._undeclared.items():
+            raise self._not_declared(name, kind)
+
+    def _not_declared(self, name: str, kind: str) -> OperatorError:
+        known = ", ".join(f"{one.name!r} ({one.kind})" for one in self.variables.values()) or "none"
+        return OperatorError(
+            f"operator {self.operator!r} asks for {kind} state {name!r}, which init(handle) did not declare when it "
+            f"was run on the driver (declared: {known}); declare all states in init, always the same ones"
+        )
+
+    def delete(self, name: str) -> None:
+        """In `init` take a declaration back; in a call clear a state of the current key, if it is declared."""
+        if self._in_init:
+            self._undeclared.pop(name, None)
+        elif name in self.variables and self.key is not None:
             self.variables[name].clear()
 
     def current(self) -> KeyState:
@@ -92,10 +116,10 @@ class Tools:
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def register_timer(self, expiry_ms: int) -> None:
-        self._need_timers().register(self.current(), 1000 * int(expiry_ms))
+        self._need_timers().register(self.current(), self._timer_us(expiry_ms))
 
     def delete_timer(self, expiry_ms: int) -> None:
-        self._need_timers().delete(self.current(), 1000 * int(expiry_ms))
+        self._need_timers().delete(self.current(), self._timer_us(expiry_ms))
 
     def list_timers(self) -> Iterator[int]:
         times = self._need_timers().of(self.current())
@@ -106,6 +130,19 @@ class Tools:
 
     def drop_timer(self, state: KeyState, time_us: int) -> None:
         self._need_timers().delete(state, time_us)
+
+    def _timer_us(self, expiry_ms: Any) -> int:
+        if isinstance(expiry_ms, bool) or not hasattr(expiry_ms, "__index__"):
+            raise OperatorError(
+                f"operator {self.operator!r}: a timer's time is a whole number of milliseconds since 1970, not "
+                f"{shown(expiry_ms)}; give int(...)"
+            )
+        if abs(index(expiry_ms)) > _FARTHEST_MS:
+            raise OperatorError(
+                f"operator {self.operator!r}: a timer cannot stand at {index(expiry_ms)} ms; times lie within "
+                f"{_FARTHEST_MS} ms of 1970"
+            )
+        return 1000 * index(expiry_ms)
 
     def _need_timers(self) -> TimerColumn:
         if self._timers is None:
@@ -138,6 +175,30 @@ class Tools:
             self.ends_at(min(ends))
 
 
+class Deleted:
+    """A state that `init` asked for and deleted: whoever uses it gets PySpark's error."""
+
+    def __init__(
+        self, operator: str, name: str, kind: str, error: Callable[[str, str], OperatorError]
+    ) -> None:
+        self._told = f"operator {operator!r}: init(handle) deleted state {name!r} with deleteIfExists"
+        self._kind, self._error = kind, error
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        kind, told, error = self._kind, self._told, self._error
+
+        def use(*given: Any, **named: Any) -> Any:
+            raise error(f"{_DOING.get(method, method)} {kind} state{' exists' * (method == 'exists')}", told)
+
+        return use
+
+
+_DOING: Final = {"exists": "checking", "get": "getting", "update": "updating", "clear": "clearing"}
+"""How PySpark names what failed."""
+
+
 class Variable:
     """One state variable; subclasses have PySpark's methods of its kind."""
 
@@ -149,9 +210,8 @@ class Variable:
         self._tools = tools
         self._of: Callable[[Any], Any] = attrgetter(slot)
         self._read: Convert = reader_of(declared.schema, row_class)
-        self._write: Convert | None = writer_of(declared.schema)
         self._where = f"operator {tools.operator!r}: state {declared.name!r}"
-        self._width = len(declared.schema)
+        self._names = declared.schema.names
         self._begin(declared, row_class)
 
     def _begin(self, declared: DeclaredState, row_class: RowClass) -> None:
@@ -177,18 +237,18 @@ class Variable:
         return self._of(self._tools.current())
 
     def _held(self, value: Any) -> Any:
-        """Return a value as state holds it."""
+        """Return what state takes for a value."""
         if value is None:
-            raise TypeError(
-                f"{self._where}: None is no value; give a tuple of its {self._width} field(s), or clear()"
+            raise OperatorError(
+                f"{self._where}: None is no value; give a tuple of {', '.join(self._names)}, or call clear()"
             )
-        if self._write is not None:
-            value = self._write(value)
-        if self.ttl_ms is None:
-            return value
-        expires_ms = self._tools.time_ms + self.ttl_ms
-        self._tools.ends_at(expires_ms)
-        return (tuple(value), expires_ms)
+        given = value if type(value) is tuple else fields_of(value, self._names, self._where, "value")
+        return given if self.ttl_ms is None else (given, self._tools.time_ms + self.ttl_ms)
+
+    def _written(self) -> None:
+        """Something was written: see to it that it ends."""
+        if self.ttl_ms is not None:
+            self._tools.ends_at(self._tools.time_ms + self.ttl_ms)
 
     def _lives(self, held: Any) -> bool:
         return self.ttl_ms is None or held[1] > self._tools.time_ms
@@ -214,7 +274,9 @@ class ValueVariable(Variable):
         return self._given(held) if self._lives(held) else None
 
     def update(self, newValue: Any) -> None:
-        self._handle().update(self._held(newValue))
+        self._of(self._tools.current()).update(self._held(newValue))
+        if self.ttl_ms is not None:
+            self._written()
 
     def clear(self) -> None:
         self._handle().clear()
@@ -242,13 +304,20 @@ class ListVariable(Variable):
         return iter([self._given(held) for held in self._handle() if self._lives(held)])
 
     def put(self, newState: Iterable[Any]) -> None:
-        self._handle().put([self._held(value) for value in newState])
+        held = [self._held(value) for value in newState]
+        self._handle().put(held)
+        if held:
+            self._written()
 
     def appendValue(self, newState: Any) -> None:
         self._handle().appendValue(self._held(newState))
+        self._written()
 
     def appendList(self, newState: Iterable[Any]) -> None:
-        self._handle().appendList([self._held(value) for value in newState])
+        held = [self._held(value) for value in newState]
+        self._handle().appendList(held)
+        if held:
+            self._written()
 
     def clear(self) -> None:
         self._handle().clear()
@@ -289,6 +358,7 @@ class MapVariable(Variable):
 
     def updateValue(self, key: Any, value: Any) -> None:
         self._handle()[self._keys.held(key)] = self._held(value)
+        self._written()
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         return iter(

@@ -1,12 +1,12 @@
 """Values between a processor and its state: what PySpark hands out (plain tuples, rows inside, local times without a
 zone) and what state holds.
 
-A schema without structs and time stamps inside costs nothing but the tuple.
+What a processor gives takes the form of the state itself (see `state.normal`). Reading a schema without structs and time
+stamps inside costs nothing but the tuple.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,10 +14,27 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.dataplane.keys.codec import KeyCodec
+from penstock.dataplane.state.normal import Misfit, normal_of, shown
 from penstock.errors import OperatorError
 
 Convert = Callable[[Any], Any]
 RowClass = Callable[[Sequence[str]], type[tuple[Any, ...]]]
+
+
+def fields_of(value: Any, names: Sequence[str], where: str, what: str) -> Any:
+    """Return what a processor gives for a row of these fields as a tuple, list or dict; as in PySpark it may be anything
+    that can be gone through but text.
+
+    Raises:
+        OperatorError: it has no fields.
+    """
+    if isinstance(value, (tuple, list, dict)):
+        return value
+    if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, bytearray)):
+        return tuple(value)
+    raise OperatorError(
+        f"{where}: {shown(value)} ({type(value).__name__}) is no {what}; give a tuple of {', '.join(names)}"
+    )
 
 
 def reader_of(schema: pa.Schema, row_class: RowClass) -> Convert:
@@ -30,19 +47,6 @@ def reader_of(schema: pa.Schema, row_class: RowClass) -> Convert:
     )
 
 
-def writer_of(schema: pa.Schema) -> Convert | None:
-    """Return what turns a processor's tuple into what state takes; None where it takes it as it is."""
-    fields = [_writer(field.type) for field in schema]
-    if not any(fields):
-        return None
-    return lambda value: tuple(
-        [
-            one if write is None or one is None else write(one)
-            for one, write in zip(value, fields, strict=True)
-        ]
-    )
-
-
 def _reader(type_: pa.DataType, row_class: RowClass) -> Convert | None:
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         return lambda value: value.astimezone().replace(tzinfo=None)
@@ -50,27 +54,11 @@ def _reader(type_: pa.DataType, row_class: RowClass) -> Convert | None:
         names, inner = [field.name for field in type_], reader_of(pa.schema(list(type_)), row_class)
         made = row_class(names)
         return lambda value: tuple.__new__(made, inner(value))
-    return _inside(type_, lambda inner: _reader(inner, row_class))
-
-
-def _writer(type_: pa.DataType) -> Convert | None:
-    if pa.types.is_timestamp(type_):
-        return _aware if type_.tz is not None else _naive
-    if pa.types.is_date32(type_):
-        return lambda value: value.date() if isinstance(value, dt.datetime) else value
-    if pa.types.is_struct(type_):
-        inner = writer_of(pa.schema(list(type_)))
-        names = [field.name for field in type_]
-        return None if inner is None else lambda value: inner(_in_order(value, names))
-    return _inside(type_, _writer)
-
-
-def _inside(type_: pa.DataType, of: Callable[[pa.DataType], Convert | None]) -> Convert | None:
     if pa.types.is_list(type_):
-        element = of(type_.value_type)
+        element = _reader(type_.value_type, row_class)
         return None if element is None else lambda values: [v if v is None else element(v) for v in values]
     if pa.types.is_map(type_):
-        key, item = of(type_.key_type), of(type_.item_type)
+        key, item = _reader(type_.key_type, row_class), _reader(type_.item_type, row_class)
         if key is None and item is None:
             return None
         return lambda pairs: {
@@ -80,24 +68,6 @@ def _inside(type_: pa.DataType, of: Callable[[pa.DataType], Convert | None]) -> 
     return None
 
 
-def _in_order(value: Any, names: list[str]) -> Any:
-    return tuple(map(value.get, names)) if isinstance(value, dict) else value
-
-
-def _plain_time(value: Any) -> Any:
-    return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
-
-
-def _aware(value: Any) -> Any:
-    """A time without a zone is local time, as for Spark."""
-    value = _plain_time(value)
-    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) else value
-
-
-def _naive(value: Any) -> Any:
-    return _plain_time(value)
-
-
 class MapKeys:
     """Keys of a map state: tuples for the processor, one value or bytes in state."""
 
@@ -105,28 +75,33 @@ class MapKeys:
         self._where = where
         self._names = schema.names
         self._types = [field.type for field in schema]
-        self._write = writer_of(schema)
+        self._normal = normal_of(pa.struct(list(schema)), local_times=True)
         self._single = len(self._types) == 1
         self._read = reader_of(schema, lambda names: tuple)
 
     def held(self, key: Any) -> Any:
-        """Return the form in state."""
-        values = tuple(key)
-        if len(values) != len(self._types):
-            raise OperatorError(f"{self._where}: {key!r} is no key of ({', '.join(self._names)})")
-        if self._write is not None:
-            values = self._write(values)
-        if self._single:
-            if values[0] is None:
-                raise OperatorError(
-                    f"{self._where}: its map key is None; a map key of one field cannot be null"
-                )
-            value = values[0]
-            return value.item() if hasattr(value, "dtype") else value
+        """Return what state takes for a key.
+
+        Raises:
+            OperatorError: it is no key of the state.
+        """
+        values = key if type(key) is tuple else fields_of(key, self._names, self._where, "map key")
+        if self._single and len(values) == 1:
+            return self._held_alone(*(values.values() if isinstance(values, dict) else values))
+        try:
+            values = self._normal(values)
+        except Misfit as misfit:
+            field = f" field {'.'.join(misfit.path)!r}:" if misfit.path else ""
+            raise OperatorError(f"{self._where}: map key{field} {misfit}") from None
         present = tuple(value is not None for value in values)
         given = [value for value in values if value is not None]
         mask = sum(1 << at for at, there in enumerate(present) if there)
         return mask.to_bytes(8, "big") + self._codec(present).encode(given)
+
+    def _held_alone(self, value: Any) -> Any:
+        if value is None:
+            raise OperatorError(f"{self._where}: its map key is None; a map key of one field cannot be null")
+        return value
 
     def given(self, held: Any) -> tuple[Any, ...]:
         """Return the tuple that the processor gets."""

@@ -376,8 +376,11 @@ class EntryState:
 
 
 def _build_column(context: StateContext, name: str, ordinal: int, spec: StateSpec) -> Column:
-    codec = ValueCodec(spec.value_type)
+    codec = ValueCodec(spec.value_type, spec.local_times)
+    column: Column
     if isinstance(spec, MapState):
-        return MapColumn(context, name, ordinal, codec, spec.key_type)
-    kind = ListColumn if isinstance(spec, ListState) else ValueColumn
-    return kind(context, name, ordinal, codec)
+        column = MapColumn(context, name, ordinal, codec, spec.key_type)
+    else:
+        column = (ListColumn if isinstance(spec, ListState) else ValueColumn)(context, name, ordinal, codec)
+    column.label, column.enclosed = spec.label or name, spec.enclosed
+    return column

@@ -1,8 +1,9 @@
 """What a user's function holds: the state of one key, as values, lists and maps of Python objects.
 
-A handle is the decoded state and a note of what changed; reads and writes are plain Python operations. It
-loads what it lacks through its `StateColumn` and never encodes, hashes or writes: that is done once per
-epoch, when staging. Handles are valid only while their own key is being processed.
+A handle is the decoded state and a note of what changed. What is written takes at once the form in which it reads back,
+and is shared with nobody: neither with what was given nor with what a reader gets. A handle loads what it lacks through
+its `StateColumn` and never encodes, hashes or stores: that is done once per epoch, when staging. Handles are valid only
+while their own key is being processed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
+from penstock.dataplane.state.normal import Misfit, Normal, is_missing
+from penstock.errors import OperatorError
 from penstock.topology.states import TIMER_NAMES
 
 FIRST_LOAD: Final = 1024
@@ -24,7 +27,15 @@ _T = TypeVar("_T")
 class StateColumn(Protocol):
     """One declared state over all keys: how its handles find what is stored."""
 
-    name: str
+    label: str
+    normal: Normal
+    """From what a function gives to what is held; raises `Misfit`."""
+    copier: Normal | None
+    """Copies a value; None where none could be changed in place."""
+
+    def refusal(self, prefix: bytes, misfit: Misfit) -> OperatorError:
+        """Return the error of a value that is none of this state."""
+        ...
 
     def load(self, shard: int, prefix: bytes, limit: int | None) -> list[tuple[Any, Any]]:
         """Return (element, value) of stored elements under `prefix`, at most `limit`, in key order."""
@@ -42,8 +53,17 @@ class StateColumn(Protocol):
         """Return the number of stored elements of a list."""
         ...
 
-    def copy(self, value: Any) -> Any:
-        """Return `value`, or a copy where the caller could change it in place."""
+
+class MapStateColumn(StateColumn, Protocol):
+    """A declared map state over all keys."""
+
+    plain_key: type | None
+    """The Python type of which every key is held as it is, where a look-up need not check more."""
+    order: Normal | None
+    """The order of keys, where it is not their own."""
+
+    def key(self, prefix: bytes, element: Any) -> Any:
+        """Return a map key as it is held; raises OperatorError for what is none."""
         ...
 
 
@@ -109,10 +129,19 @@ class ValueHandle:
         return self._value
 
     def update(self, value: Any) -> None:
-        """Set the value; None is refused."""
-        if value is None:
-            raise ValueError(f"None is no value of state {self._column.name!r}; call clear() to remove it")
-        self._value = value
+        """Set the value; None is refused.
+
+        Raises:
+            OperatorError: the value is none of the state's type.
+        """
+        try:
+            self._value = self._column.normal(value)
+        except Misfit as misfit:
+            if is_missing(value):
+                raise ValueError(
+                    f"{value} is no value of state {self._column.label!r}; call clear() to remove it"
+                ) from None
+            raise self._column.refusal(self._entry, misfit) from None
         self._changed = True
 
     def clear(self) -> None:
@@ -132,7 +161,7 @@ class CopyingValueHandle(ValueHandle):
 
     def get(self) -> Any:
         """Return a copy of the value, None when there is none."""
-        return None if self._value is None else self._column.copy(self._value)
+        return None if self._value is None else self._column.copier(self._value)  # type: ignore[misc]
 
 
 class MapHandle:
@@ -140,7 +169,7 @@ class MapHandle:
 
     __slots__ = ("_absent", "_column", "_complete", "_data", "_dirty", "_prefix", "_shard", "_started")
 
-    def __init__(self, column: StateColumn, shard: int, prefix: bytes, complete: bool) -> None:
+    def __init__(self, column: MapStateColumn, shard: int, prefix: bytes, complete: bool) -> None:
         self._column = column
         self._shard = shard
         self._prefix = prefix
@@ -159,27 +188,32 @@ class MapHandle:
         return bool(self._dirty)
 
     def __getitem__(self, key: Any) -> Any:
-        try:
-            return self._data[key]
-        except KeyError:
-            if self._complete or not self._find(key):
-                raise
+        if type(key) is not self._column.plain_key or key not in self._data:
+            key = self._column.key(self._prefix, key)
+            if not self._has(key):
+                raise KeyError(key)
         return self._data[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        key = self._column.key(self._prefix, key)
+        try:
+            normal = self._column.normal(value)
+        except Misfit as misfit:
+            raise self._column.refusal(self._prefix, misfit) from None
         if key not in self._dirty:
             self._dirty[key] = self._data.get(key, ABSENT)
-        self._data[key] = value
+        self._data[key] = normal
 
     def __delitem__(self, key: Any) -> None:
-        if not self._complete:
-            self._find(key)
-        value = self._data.pop(key)
-        if key not in self._dirty:
-            self._dirty[key] = value
+        key = self._column.key(self._prefix, key)
+        if not self._has(key):
+            raise KeyError(key)
+        self._take(key)
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._data or (not self._complete and self._find(key))
+        if type(key) is self._column.plain_key and key in self._data:
+            return True
+        return self._has(self._column.key(self._prefix, key))
 
     def __len__(self) -> int:
         if not self._complete:
@@ -191,32 +225,32 @@ class MapHandle:
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`, or `default`."""
-        if key in self._data or (not self._complete and self._find(key)):
-            return self._data[key]
-        return default
+        if type(key) is not self._column.plain_key or key not in self._data:
+            key = self._column.key(self._prefix, key)
+            if not self._has(key):
+                return default
+        return self._data[key]
 
     def pop(self, key: Any, default: Any = ABSENT) -> Any:
         """Remove `key` and return its value; KeyError when it is not there and there is no `default`."""
-        if key not in self:
-            if default is ABSENT:
-                raise KeyError(key)
-            return default
-        value = self._data.pop(key)
-        if key not in self._dirty:
-            self._dirty[key] = value
-        return value
+        key = self._column.key(self._prefix, key)
+        if self._has(key):
+            return self._take(key)
+        if default is ABSENT:
+            raise KeyError(key)
+        return default
 
     def setdefault(self, key: Any, default: Any) -> Any:
         """Return the value of `key`, after setting it to `default` when it is not there."""
         if key not in self:
             self[key] = default
-        return self._data[key]
+        return self[key]
 
     def keys(self) -> list[Any]:
         """Return all keys, in order."""
         if not self._complete:
             self._load(None)
-        return sorted(self._data)
+        return sorted(self._data, key=self._column.order)
 
     def values(self) -> list[Any]:
         """Return all values, in the order of their keys."""
@@ -261,9 +295,16 @@ class MapHandle:
     def __repr__(self) -> str:
         return f"MapState({self._data!r}{'' if self._complete else ', ...'})"
 
-    def _find(self, key: Any) -> bool:
-        """Look for an element in the store unless it is known by now; say whether the map has it."""
-        if key not in self._data and key not in self._dirty:
+    def _take(self, key: Any) -> Any:
+        """Remove an element that is there, and return what it was."""
+        value = self._data.pop(key)
+        if key not in self._dirty:
+            self._dirty[key] = value
+        return value
+
+    def _has(self, key: Any) -> bool:
+        """Whether the map has an element; it is looked for in the store unless it is known by now."""
+        if not self._complete and key not in self._data and key not in self._dirty:
             if not self._started:
                 self._load(FIRST_LOAD)
             if not (self._complete or key in self._data or key in self._absent):
@@ -300,19 +341,25 @@ class CopyingMapHandle(MapHandle):
     __slots__ = ()
 
     def __getitem__(self, key: Any) -> Any:
-        return self._column.copy(super().__getitem__(key))
+        return self._copy(super().__getitem__(key))
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self._column.copy(super().__getitem__(key)) if key in self else default
+        found = super().get(key, ABSENT)
+        return default if found is ABSENT else self._copy(found)
 
-    def setdefault(self, key: Any, default: Any) -> Any:
-        return self._column.copy(super().setdefault(key, default))
+    def pop(self, key: Any, default: Any = ABSENT) -> Any:
+        # What was there before the epoch is kept, for the digest: it must not be changed any more.
+        found = super().pop(key, default)
+        return found if found is default else self._copy(found)
 
     def values(self) -> list[Any]:
-        return [self._column.copy(value) for value in super().values()]
+        return [self._copy(value) for value in super().values()]
 
     def items(self) -> list[tuple[Any, Any]]:
-        return [(key, self._column.copy(value)) for key, value in super().items()]
+        return [(key, self._copy(value)) for key, value in super().items()]
+
+    def _copy(self, value: Any) -> Any:
+        return self._column.copier(value)  # type: ignore[misc]
 
 
 class ListHandle:
@@ -346,18 +393,21 @@ class ListHandle:
 
     def put(self, values: Iterable[Any]) -> None:
         """Replace the whole list."""
+        made = self._normal(values)
         items = self._load()
-        items[:] = list(values)
+        items[:] = made
         # Every stored place counts as changed: what is appended later may come to stand there.
         self._changed.update(dict.fromkeys(range(max(len(items), len(self._hashes)))))
 
     def appendValue(self, value: Any) -> None:
         """Add an element at the end; does not load the list."""
-        (self._tail if self._items is None else self._items).append(value)
+        (made,) = self._normal((value,))
+        (self._tail if self._items is None else self._items).append(made)
 
     def appendList(self, values: Iterable[Any]) -> None:
         """Add elements at the end; does not load the list."""
-        (self._tail if self._items is None else self._items).extend(values)
+        made = self._normal(values)
+        (self._tail if self._items is None else self._items).extend(made)
 
     def clear(self) -> None:
         """Remove all elements."""
@@ -369,23 +419,30 @@ class ListHandle:
         return self._length() + len(self._tail)
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._column.copy(value) for value in list(self._load()))
+        copier, items = self._column.copier, list(self._load())
+        return iter(items if copier is None else map(copier, items))
 
     def __getitem__(self, index: Any) -> Any:
-        found = self._load()[index]
-        return (
-            [self._column.copy(value) for value in found]
-            if isinstance(index, slice)
-            else self._column.copy(found)
-        )
+        found, copier = self._load()[index], self._column.copier
+        if copier is None:
+            return found
+        return list(map(copier, found)) if isinstance(index, slice) else copier(found)
 
     def __setitem__(self, index: int, value: Any) -> None:
+        (made,) = self._normal((value,))
         items = self._load()
-        items[index] = value
+        items[index] = made
         self._changed[range(len(items))[index]] = None
 
     def __repr__(self) -> str:
         return f"ListState({self._load()!r})"
+
+    def _normal(self, values: Iterable[Any]) -> list[Any]:
+        """Return elements as they are held; nothing is changed when one of them is none."""
+        try:
+            return list(map(self._column.normal, values))
+        except Misfit as misfit:
+            raise self._column.refusal(self._prefix, misfit) from None
 
     def _length(self) -> int:
         if self._stored is None:

@@ -1,9 +1,8 @@
 """Declared states over all keys of a task: where their entries lie, and what an epoch changed in them.
 
 An entry key is [state ordinal >= 1][key length, u16][key bytes][element]: nothing for a value, the index
-(u64) for a list, the encoded map key for a map. `collect` encodes each changed element once and drops what
-did not change; it is the only place where values are checked against the declared type. Nothing here touches
-files.
+(u64) for a list, the encoded map key for a map. Handles hold values in the form in which they read back (see `normal`);
+`collect` encodes each changed element once and drops what did not change. Nothing here touches files.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from penstock.dataplane.state.handles import (
     ListHandle,
     ValueHandle,
 )
+from penstock.dataplane.state.normal import Misfit
 from penstock.dataplane.state.sealing import NO_HASH, entry_hashes
 from penstock.dataplane.state.values import MAX_VALUE_BYTES, ValueCodec
 from penstock.errors import OperatorError
@@ -98,25 +98,35 @@ class StateContext:
 class Column:
     """One declared state over all keys; makes the handles of its kind."""
 
+    label: str
+    """Name of the state in messages."""
+    enclosed = False
+    """Whether what the user gives is the first field of what is held."""
+
     def __init__(self, context: StateContext, name: str, ordinal: int, codec: ValueCodec) -> None:
-        self.name = name
+        self.name = self.label = name
         self.ordinal = bytes([ordinal])
         self.codec = codec
+        self.normal = codec.normal
+        self.copier = codec.copier
         self._context = context
 
     def prefix(self, key: bytes) -> bytes:
         """Return what all entry keys of a key begin with."""
         return self.ordinal + _PACK_LENGTH(len(key)) + key
 
-    def copy(self, value: Any) -> Any:
-        return self.codec.copy(value)
+    def refusal(self, prefix: bytes, misfit: Misfit) -> OperatorError:
+        """Return the error of a value that is none of this state; `prefix` says whose it is."""
+        path = misfit.path[1:] if self.enclosed and misfit.path[:1] == ("value",) else misfit.path
+        field = f" field {'.'.join(path)!r}:" if path else ""
+        return self._error(prefix, f"{field} {misfit}")
 
     def make(self, shard: int, key: bytes, empty: bool) -> Any:
         """Make the handle of a key; `empty` when nothing can be stored under it."""
         raise NotImplementedError
 
     def collect(self, touched: Sequence[KeyState], into: Changes) -> None:
-        """Encode what changed in `touched`; afterwards the handles hold what reading it back would give."""
+        """Encode what changed in `touched`."""
         raise NotImplementedError
 
     fixed_weight: int | None = None
@@ -149,24 +159,21 @@ class Column:
     def _decode_element(self, element: bytes) -> Any:
         raise NotImplementedError
 
-    def _encode(self, prefixes: Sequence[bytes], values: list[Any]) -> tuple[list[Any], list[bytes]]:
-        """Return the values as they read back, and their encodings; `prefixes` say whose they are."""
-        fitted = self.codec.encode_all(values)
-        if fitted is None:
-            at, reason = self.codec.first_misfit(values)
-            raise self._misfit(prefixes[at], f"{values[at]!r:.200} is no {self.codec.type}", reason)
-        sizes = list(map(len, fitted[1]))
+    def _encode(self, prefixes: Sequence[bytes], values: list[Any]) -> list[bytes]:
+        """Return the encodings of values; `prefixes` say whose they are."""
+        encoded = self.codec.encode_all(values)
+        sizes = list(map(len, encoded))
         if sizes and max(sizes) > MAX_VALUE_BYTES:
             size = max(sizes)
-            what = f"a value takes {size} bytes, over the limit of {MAX_VALUE_BYTES}"
-            raise self._misfit(prefixes[sizes.index(size)], what, "split it over a list or map state")
-        return fitted
+            what = f"a value takes {size} bytes, over the limit of {MAX_VALUE_BYTES}; split it over a list or map state"
+            raise self._error(prefixes[sizes.index(size)], f" {what}")
+        return encoded
 
-    def _misfit(self, prefix: bytes, what: str, reason: str) -> OperatorError:
+    def _error(self, prefix: bytes, what: str) -> OperatorError:
         (length,) = struct.unpack(">H", prefix[1:3])
         key = self._context.keys.decode(prefix[3 : 3 + length])
         return OperatorError(
-            f"operator {self._context.operator!r}: state {self.name!r} of key {key!r}: {what}; {reason}"
+            f"operator {self._context.operator!r}: state {self.label!r} of key {key!r}:{what}"
         )
 
 
@@ -181,7 +188,7 @@ class ValueColumn(Column):
 
     def holding(self, shard: int, entry: bytes, stored: tuple[bytes, bytes] | None) -> ValueHandle:
         """Make a handle of what was read for it: (value, hash), or None."""
-        kind = CopyingValueHandle if self.codec.mutable else ValueHandle
+        kind = ValueHandle if self.copier is None else CopyingValueHandle
         if stored is None:
             return kind(self, shard, entry, None, None)
         return kind(self, shard, entry, self.codec.decode(stored[0]), stored[1])
@@ -196,15 +203,12 @@ class ValueColumn(Column):
         if not changed:
             return
         keys = [handle._entry for handle in changed]
-        fitted, encoded = self._encode(keys, values)
+        encoded = self._encode(keys, values)
         hashes = entry_hashes(keys, encoded)
         olds = [handle._hash for handle in changed]
         for handle, hash_ in zip(changed, hashes, strict=True):
             handle._hash = hash_
             handle._changed = False
-        if fitted is not values:
-            for handle, value in zip(changed, fitted, strict=True):
-                handle._value = value
         into.put_all([handle._shard for handle in changed], keys, encoded, hashes, olds)
 
     def _collect_cleared(self, cleared: list[ValueHandle], into: Changes) -> None:
@@ -244,22 +248,22 @@ class ListColumn(Column):
         kept = len(handle._hashes)
         indexes = [index for index in handle._changed if index < kept]
         indexes.extend(range(kept, len(items)))
-        values, hashes = self._put(handle, indexes, [items[index] for index in indexes], into)
+        hashes = self._put(handle, indexes, [items[index] for index in indexes], into)
         handle._hashes.extend([NO_HASH] * (len(items) - kept))
-        for index, value, hash_ in zip(indexes, values, hashes, strict=True):
-            items[index], handle._hashes[index] = value, hash_
+        for index, hash_ in zip(indexes, hashes, strict=True):
+            handle._hashes[index] = hash_
         handle._stored = len(items)
         handle._changed = {}
 
     def _put(
         self, handle: ListHandle, indexes: Sequence[int], items: list[Any], into: Changes
-    ) -> tuple[list[Any], list[bytes]]:
+    ) -> list[bytes]:
         keys = [handle._prefix + _PACK_INDEX(index) for index in indexes]
-        values, encoded = self._encode(keys, items)
+        encoded = self._encode(keys, items)
         hashes = entry_hashes(keys, encoded)
         olds = [handle._hashes[index] if index < len(handle._hashes) else None for index in indexes]
         into.put_all([handle._shard] * len(keys), keys, encoded, hashes, olds)
-        return values, hashes
+        return hashes
 
     def weight(self, handle: ListHandle) -> int:
         return 400 + 120 * len(handle._items or ())

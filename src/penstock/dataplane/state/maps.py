@@ -1,12 +1,12 @@
 """Map states over all keys of a task: elements are entries of their own, encoded in bulk when staging.
 
 A handle notes the old value of what it changes, so the hash that the digest loses is made from it again and
-no hashes are kept. That needs every value in memory to be exactly what its encoding reads back as; `collect`
-sees to it.
+no hashes are kept. That needs every value in memory to be exactly what its encoding reads back as.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from operator import add, attrgetter
@@ -16,16 +16,20 @@ import pyarrow as pa
 
 from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.keys.encoding import encode_keys
+from penstock.dataplane.keys.kinds import MAX_KEY_BYTES
 from penstock.dataplane.state.handles import ABSENT, CopyingMapHandle, KeyState, MapHandle
 from penstock.dataplane.state.kinds import Changes, Column, StateContext
+from penstock.dataplane.state.normal import Misfit, Normal, normal_of
 from penstock.dataplane.state.sealing import entry_hashes
 from penstock.dataplane.state.values import ValueCodec
-from penstock.errors import OperatorError
 
 _T = TypeVar("_T")
-_EXACT_KEYS: Final[dict[str, type]] = {
+_PLAIN_KEYS: Final[dict[str, type]] = {
     "int8": int, "int16": int, "int32": int, "int64": int, "string": str, "binary": bytes, "bool": bool,
 }  # fmt: skip
+_SHORT: Final = MAX_KEY_BYTES // 4  # characters, of at most four bytes each
+_NAN: Final = math.nan
+"""The one NaN that is a map key: a dict finds a key that is not equal to itself by identity alone."""
 
 
 class _Elements:
@@ -63,12 +67,13 @@ class MapColumn(Column):
     ) -> None:
         super().__init__(context, name, ordinal, codec)
         self._key_type = key_type
+        self._key_of = map_key_of(key_type, codec.local_times)
         self._elements = KeyCodec([key_type], ["key"], context.operator)
-        # Python values of these types read back as themselves, so a whole column of them is encoded at once.
-        self._exact = _EXACT_KEYS.get(str(key_type))
+        self.plain_key = _PLAIN_KEYS.get(str(key_type))
+        self.order: Normal | None = _after_numbers if pa.types.is_floating(key_type) else None
 
     def make(self, shard: int, key: bytes, empty: bool) -> MapHandle:
-        kind = CopyingMapHandle if self.codec.mutable else MapHandle
+        kind = MapHandle if self.copier is None else CopyingMapHandle
         return kind(self, shard, self.prefix(key), empty)
 
     def collect(self, touched: Sequence[KeyState], into: Changes) -> None:
@@ -101,10 +106,8 @@ class MapColumn(Column):
 
     def _collect_puts(self, puts: _Elements, values: list[Any], into: Changes) -> None:
         keys = self._entry_keys(puts)
-        fitted, encoded = self._encode(keys, values)
+        encoded = self._encode(keys, values)
         for handle, part in puts.parts():
-            if fitted is not values:
-                handle._data.update(zip(puts.elements[part], fitted[part], strict=True))
             if not handle._complete:
                 handle._absent.difference_update(puts.elements[part])
         shards = list(puts.repeated([handle._shard for handle in puts.handles]))
@@ -121,49 +124,60 @@ class MapColumn(Column):
     def _old_hashes(self, keys: list[bytes], olds: list[Any]) -> list[bytes | None]:
         there = [at for at, old in enumerate(olds) if old is not ABSENT]
         if len(there) == len(olds):
-            return list(entry_hashes(keys, self.codec.encode_known(olds)))
+            return list(entry_hashes(keys, self.codec.encode_all(olds)))
         hashes: list[bytes | None] = [None] * len(olds)
-        encoded = self.codec.encode_known([olds[at] for at in there])
+        encoded = self.codec.encode_all([olds[at] for at in there])
         for at, hash_ in zip(there, entry_hashes([keys[at] for at in there], encoded), strict=True):
             hashes[at] = hash_
         return hashes
 
     def _entry_keys(self, given: _Elements) -> list[bytes]:
-        elements = given.elements
-        if self._exact is not None and set(map(type, elements)) == {self._exact}:
-            try:
-                column = pa.array(elements, self._key_type)
-                raws = encode_keys([column], ["key"], self._context.operator).to_pylist()
-                return list(map(add, given.repeated([handle._prefix for handle in given.handles]), raws))
-            except (pa.ArrowException, OverflowError, UnicodeError, OperatorError):
-                pass  # the loop below names the element
-        keys = []
-        for at, handle in enumerate(given.repeated(given.handles)):
-            raw, elements[at] = self._canonical(handle, elements[at])
-            keys.append(handle._prefix + raw)
-        return keys
+        prefixes = given.repeated([handle._prefix for handle in given.handles])
+        if self.plain_key is None:
+            raws = [self._elements.encode((element,)) for element in given.elements]
+        else:
+            column = pa.array(given.elements, self._key_type)
+            raws = encode_keys([column], ["key"], self._context.operator).to_pylist()
+        return list(map(add, prefixes, raws))
 
-    def _canonical(self, handle: MapHandle, element: Any) -> tuple[bytes, Any]:
-        """Encode an element, and let the map hold it in the form in which it reads back."""
-        raw = self._encode_element(element, handle._prefix)
-        canonical = self._decode_element(raw)
-        if element in handle._data:
-            handle._data[canonical] = handle._data.pop(element)
-        return raw, canonical
+    def key(self, prefix: bytes, element: Any) -> Any:
+        """Return a map key as it is held.
+
+        Raises:
+            OperatorError: it is none.
+        """
+        try:
+            return self._key_of(element)
+        except Misfit as misfit:
+            raise self._error(prefix, f" map key {misfit}") from None
 
     def weight(self, handle: MapHandle) -> int:
         return 500 + 250 * len(handle._data)
 
     def _encode_element(self, element: Any, prefix: bytes) -> bytes:
-        try:
-            pa.scalar(element, self._key_type)
-            raw = self._elements.encode([element])
-            if self._elements.decode(raw)[0] == element:
-                return raw
-            reason = "use a key that the type holds exactly"
-        except (pa.ArrowException, OverflowError, TypeError, ValueError, OperatorError) as error:
-            reason = str(error)
-        raise self._misfit(prefix, f"{element!r:.200} is no map key of type {self._key_type}", reason)
+        return self._elements.encode((element,))
 
     def _decode_element(self, element: bytes) -> Any:
-        return self._elements.decode(element)[0]
+        key = self._elements.decode(element)[0]
+        return _NAN if key != key else key
+
+
+def map_key_of(type_: pa.DataType, local_times: bool) -> Normal:
+    """Return what brings map keys into the form in which they are held: -0.0 is 0.0, and every NaN the same."""
+    normal, is_ = normal_of(type_, local_times), pa.types
+    if is_.is_floating(type_):
+        return lambda key: _NAN if (made := normal(key)) != made else made + 0.0
+    if not (is_.is_string(type_) or is_.is_binary(type_)):
+        return normal
+
+    def short(key: Any) -> Any:
+        made = normal(key)
+        if len(made) > _SHORT and (size := len(made.encode() if isinstance(made, str) else made)) > MAX_KEY_BYTES:
+            raise Misfit(made, type_, f"it takes {size} bytes, over the limit of {MAX_KEY_BYTES}; use a hash of it")
+        return made
+
+    return short
+
+
+def _after_numbers(key: float) -> tuple[bool, float]:
+    return key != key, key

@@ -51,6 +51,9 @@ class PlainKit:
     def handle(self, tools: Any) -> Any:
         return PlainHandle(tools)
 
+    def deleted_error(self, what: str, told: str) -> OperatorError:
+        return OperatorError(f"Error {what}: {told}")
+
     def group_function(self, function: Callable[..., Any], timeout: str, watermarked: bool) -> Any:
         raise NotImplementedError
 
@@ -61,7 +64,7 @@ class PlainKit:
 class PlainHandle:
     def __init__(self, tools: Any) -> None:
         self.registerTimer, self.deleteTimer = tools.register_timer, tools.delete_timer
-        self.listTimers, self._tools = tools.list_timers, tools
+        self.listTimers, self.deleteIfExists, self._tools = tools.list_timers, tools.delete, tools
 
     def getValueState(self, name: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
         return self._tools.variable(name, "value")

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
@@ -488,30 +489,38 @@ def test_a_value_read_from_state_cannot_change_it_in_place(world: World) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda key: key.value.update("text"), r"state 'value' of key \('ann',\): 'text' is no double"),
-        (lambda key: key.value.update(True), "True is no double"),
-        (lambda key: key.log.appendValue(None), "state 'log' .* None is no string"),
+        (lambda key: key.value.update("text"), r"state 'value' of key \('ann',\): 'text' \(str\) is no double"),
+        (lambda key: key.value.update(True), r"True \(bool\) is no double"),
+        (lambda key: key.log.appendValue(None), r"state 'log' .* None \(NoneType\) is no string"),
+        (lambda key: key.log.put(["a", b"b"]), r"state 'log' .* b'b' \(bytes\) is no string"),
         (
             lambda key: key.book.updateValue(1, (1.0, 2**31)),
-            "state 'book' .* is no struct<price:double,volume:int>",
+            r"state 'book' .* field 'volume': 2147483648 \(int\) is no int; it lies outside",
         ),
-        (lambda key: key.book.updateValue(1, (1.0,)), "is no struct"),
-        (lambda key: key.book.updateValue(1, {"price": 1.0, "prize": 2}), "no field 'prize'"),
-        (lambda key: key.book.updateValue(1, None), "None is no struct"),
-        (lambda key: key.book.updateValue("one", (1.0, 1)), "'one' is no map key of type int64"),
-        (lambda key: key.book.updateValue(2**63, (1.0, 1)), "is no map key of type int64"),
-        (lambda key: key.tags.updateValue("x", [1, "two"]), "is no array<int>"),
+        (lambda key: key.book.updateValue(1, (1.0,)), r"it has 1 value\(s\) for the 2 field\(s\) price, volume"),
+        (lambda key: key.book.updateValue(1, {"price": 1.0, "prize": 2}), "it has no field 'prize'"),
+        (lambda key: key.book.updateValue(1, None), r"None \(NoneType\) is no struct"),
+        (lambda key: key.book.updateValue(1, 5), "give a tuple or a dict of price, volume"),
+        (lambda key: key.book.updateValue("one", (1.0, 1)), r"map key 'one' \(str\) is no bigint"),
+        (lambda key: key.book.updateValue(2**63, (1.0, 1)), "map key 9223372036854775808 .* lies outside"),
+        (lambda key: key.book.get(1.0), r"map key 1.0 \(float\) is no bigint"),
+        (lambda key: key.tags.updateValue("x", [1, "two"]), r"field 'element': 'two' \(str\) is no int"),
+        (lambda key: key.tags.updateValue("x", {1}), "a set has no order; give a list"),
+        (lambda key: key.tags.updateValue("x" * 441, [1]), "it takes 441 bytes, over the limit of 440"),
+        (lambda key: key.tags.updateValue("\ud800", [1]), "half of a surrogate pair"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_operator_state_and_key(
-    tmp_path: Path, change: Any, message: str
+def test_a_value_that_does_not_fit_is_refused_when_it_is_written_and_changes_nothing(
+    world: World, change: Any, message: str
 ) -> None:
-    world = World(str(tmp_path))
-    change(world.key("ann"))
+    world.key("ann").value.update(1.0)
+    world.key("ann").log.put(["first"])
     with pytest.raises(OperatorError, match=message) as raised:
-        world.state.stage(1)
+        change(world.key("ann"))
     assert "operator 'op'" in str(raised.value)
-    world.state.close()
+    assert (world.key("ann").value.get(), list(world.key("ann").log)) == (1.0, ["first"])
+    assert not world.key("ann").book.items() and not world.key("ann").tags.items()
+    world.step()
 
 
 def test_a_value_over_the_size_limit_is_refused(tmp_path: Path) -> None:
@@ -526,20 +535,21 @@ def test_values_are_kept_in_the_form_in_which_they_read_back(world: World) -> No
     key = world.key("ann")
     key.value.update(np.int64(3))
     key.book[1] = {"volume": 5, "price": 2}
-    key.book[True] = (np.float64(1.5), np.int32(7))
-    world.step()
-    key = world.key("ann")
+    key.book[np.int8(1)] = (np.float64(1.5), np.int32(7))
     before = (repr(key.value), repr(key.book.items()))
     assert before == ("ValueState(3.0)", "[(1, Row(price=1.5, volume=7))]")
+    world.step()
+    assert (repr(world.key("ann").value), repr(world.key("ann").book.items())) == before
     world.crash()
     key = world.key("ann")
     key.book.keys()
     assert (repr(key.value), repr(key.book.items())) == before
 
 
-def test_none_is_no_value() -> None:
-    with pytest.raises(ValueError, match=r"clear\(\)"):
-        handles.ValueHandle(mock.Mock(), 0, b"", None, None).update(None)
+@pytest.mark.parametrize("nothing", [None, pd.NaT, pd.NA, np.datetime64("NaT")])
+def test_none_is_no_value(world: World, nothing: Any) -> None:
+    with pytest.raises(ValueError, match=r"is no value of state 'value'; call clear\(\)"):
+        world.key("ann").value.update(nothing)
 
 
 def test_an_undeclared_state_is_named(world: World) -> None:
