@@ -10,15 +10,17 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import pyarrow as pa
 
 from penstock.dataplane import paths
+from penstock.dataplane.arrow_bytes import check_whole, read_stream
 from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.recordlog import frame_bytes
+from penstock.dataplane.small_files import LARGE_BYTES, decode, read_framed
 from penstock.errors import CheckpointError, StorageError
 
 PART_ROWS: Final = 200_000
@@ -45,7 +47,10 @@ class Manifest(msgspec.Struct, frozen=True):
     keys: list[str]
     variables: list[ImportedVariable]
     timers: bool
-    part_rows: list[int] = []
+    part_rows: list[Annotated[int, msgspec.Meta(ge=0, le=PART_ROWS)]] = []
+
+
+_manifest = msgspec.json.Decoder(Manifest)
 
 
 def write_imported(disk: Disk, checkpoint: str, manifest: Manifest, table: pa.Table) -> Manifest:
@@ -94,18 +99,26 @@ def read_imported_manifest(disk: Disk, checkpoint: str, operator: str) -> Manife
     path = paths.imported_manifest(checkpoint, operator)
     if disk.size(path) is None:
         return None
-    payload = bytes(decode_frame(disk.read(path), FrameKind.META, path))
-    return msgspec.json.decode(payload, type=Manifest)
+    payload = read_framed(disk, path, FrameKind.META, LARGE_BYTES)
+    return decode(_manifest, payload, path, "the manifest of an import")
 
 
-def read_imported_part(disk: Disk, checkpoint: str, operator: str, number: int) -> pa.Table:
+def read_imported_part(
+    disk: Disk, checkpoint: str, operator: str, number: int, *, whole: bool = False
+) -> pa.Table:
     """Return one part of what was imported for an operator.
+
+    Args:
+        whole: look at every value, which takes longer than reading them.
 
     Raises:
         CorruptFileError: the part is damaged.
     """
     path = paths.imported_part(checkpoint, operator, number)
-    return pa.ipc.open_stream(decode_frame(disk.read(path), FrameKind.EXPORT, path)).read_all()
+    table = read_stream(decode_frame(disk.read(path), FrameKind.EXPORT, path), path)
+    if whole:
+        check_whole(table, path, 0)
+    return table
 
 
 @dataclass

@@ -184,7 +184,7 @@ def _verify_rows(disk: Disk, report: Report, path: str, manifest: Manifest) -> N
         return
     for extent in (extent for piece in manifest.pieces for extent in piece.segments):
         file = paths.data_file(report.checkpoint, extent.file)
-        attempt(report, file, partial(read_segment, disk, report.checkpoint, extent, *written))
+        attempt(report, file, partial(read_segment, disk, report.checkpoint, extent, *written, whole=True))
         count(report, extent.length)
 
 
@@ -214,7 +214,9 @@ def _verify_part(disk: Disk, report: Report, operator: str, number: int, rows: i
     path = paths.imported_part(report.checkpoint, operator, number)
 
     def read() -> int:
-        found: int = read_imported_part(disk, report.checkpoint, operator, number).num_rows
+        found: int = read_imported_part(
+            disk, report.checkpoint, operator, number, whole=True
+        ).num_rows
         if found != rows:
             raise CheckpointError(
                 f"{path} has {found} rows, its manifest says {rows}; restore it from a copy."

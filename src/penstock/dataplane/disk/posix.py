@@ -24,6 +24,8 @@ _MAP_MIN = 1 << 20
 """Bytes from which on mapping costs less than copying."""
 _CLAMP_MIN = 1 << 16
 """Bytes from which on a read asks first how many there are."""
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+"""Waits for nobody, as the opening of a FIFO would, and follows no link."""
 _IRREGULAR: Mapping[int, str] = {
     stat.S_IFDIR: "a folder",
     stat.S_IFLNK: "a link",
@@ -40,7 +42,7 @@ class _ReadHandle:
     __slots__ = ("fd", "identity")
 
     def __init__(self, path: str) -> None:
-        self.fd = _open_to_read(path)
+        self.fd = os.open(path, _READING)
         status = os.fstat(self.fd)
         _check_regular(status, path)
         self.identity = (status.st_dev, status.st_ino)
@@ -71,7 +73,7 @@ class PosixCalls:
 
     def open(self, path: str) -> int:
         _check_regular(os.lstat(path), path)
-        return _open_to_read(path)
+        return os.open(path, _READING)
 
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
         return os.writev(file, parts)
@@ -179,11 +181,6 @@ class PosixDisk(StepDisk):
         token = secrets.token_hex(6)
         # The process id keeps temporary names apart after a fork, the token on different machines.
         super().__init__(PosixCalls(), faults, lambda: f"{os.getpid():x}-{token}", temps)
-
-
-def _open_to_read(path: str) -> int:
-    """Open a file without waiting for anybody, as the opening of a FIFO would, and follow no link."""
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _check_regular(status: os.stat_result, path: str) -> None:
