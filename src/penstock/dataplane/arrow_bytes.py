@@ -21,9 +21,9 @@ _CONTINUED: Final = b"\xff\xff\xff\xff"
 _PLAIN: Final = (
     _CONTINUED,
     # Root, and table and vtable of the message; its header stands 24 bytes behind its slot.
-    bytes.fromhex("14000000" "00000000" "0c00160006000500" "08000c00" "0c000000" "00" "03" "0400" "18000000"),
+    bytes.fromhex("14000000000000000c0016000600050008000c000c0000000003040018000000"),
     # Vtable of the record batch, with no slot for compression, and where it is seen from the table.
-    bytes.fromhex("0000" "0a0018000c0004000800" "0a000000"),
+    bytes.fromhex("00000a0018000c00040008000a000000"),
 )
 """How a message begins that Arrow wrote of a plain batch: all that the pointers to its compression go through."""
 _MESSAGE_HEADER, _BATCH_COMPRESSION = 8, 10
@@ -71,7 +71,7 @@ def read_schema(data: bytes, path: str) -> pa.Schema:
     """
     if not data:
         return pa.schema([])
-    with naming(path, "a schema"):
+    with naming(path, "schema"):
         schema = pa.ipc.read_schema(pa.py_buffer(data))
         try:
             for field in schema:

@@ -303,7 +303,9 @@ def read_segment(
     written = written_schema(extent.file, schema, older)
     batch = read_batch(payload.slice(start), written, path, extent.offset)
     if batch.num_rows != rows:
-        raise CorruptFileError(f"{path} holds {batch.num_rows} rows, not {rows}; restore the file from a copy.")
+        raise CorruptFileError(
+            f"{path} holds {batch.num_rows} rows, not {rows}; restore the file from a copy."
+        )
     repeated = int(counts.sum()) != rows
     if repeated and not (counts == rows).all():
         raise CorruptFileError(

@@ -242,7 +242,7 @@ def read_head(disk: Disk, checkpoint: str, operator: str) -> Head:
             f"the checkpoint {checkpoint} has no export of '{operator}'; {hint}start its query with "
             f"option('export', '{operator}')."
         ) from error
-    head = decode(_head, data, path, "the head of an export")
+    head = decode(_head, data, path, "head of an export")
     read_schema(head.schema, path)
     return head
 
@@ -279,7 +279,7 @@ def read_manifest(disk: Disk, checkpoint: str, operator: str, epoch: int) -> Man
         data = read_framed(disk, path, FrameKind.EXPORT, LARGE_BYTES)
     except FileNotFoundError as error:
         raise lost(operator, epoch, epoch) from error
-    manifest = decode(_manifest, data, path, "the manifest of an export")
+    manifest = decode(_manifest, data, path, "manifest of an export")
     for schema in (manifest.schema, *(was for _, was in manifest.older)):
         read_schema(schema, path)
     return manifest

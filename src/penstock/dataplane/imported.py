@@ -100,7 +100,7 @@ def read_imported_manifest(disk: Disk, checkpoint: str, operator: str) -> Manife
     if disk.size(path) is None:
         return None
     payload = read_framed(disk, path, FrameKind.META, LARGE_BYTES)
-    return decode(_manifest, payload, path, "the manifest of an import")
+    return decode(_manifest, payload, path, "manifest of an import")
 
 
 def read_imported_part(
@@ -115,7 +115,8 @@ def read_imported_part(
         CorruptFileError: the part is damaged.
     """
     path = paths.imported_part(checkpoint, operator, number)
-    table = read_stream(decode_frame(disk.read(path), FrameKind.EXPORT, path), path)
+    data = disk.view(path, 0, disk.size(path) or 0)
+    table = read_stream(decode_frame(data, FrameKind.EXPORT, path), path)
     if whole:
         check_whole(table, path, 0)
     return table

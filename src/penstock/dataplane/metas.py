@@ -127,7 +127,7 @@ def read_metas(disk: Disk, checkpoint: str) -> Metas:
 
 
 def _decode(payload: bytes, path: str) -> Meta:
-    with naming(path, "a topology"):
+    with naming(path, "topology"):
         head = msgspec.json.decode(payload, type=_Head)
         if head.format > paths.FORMAT_VERSION:
             raise CheckpointError(
@@ -141,6 +141,6 @@ def _decode(payload: bytes, path: str) -> Meta:
     for name, stage in meta.stages.items():
         if not 1 <= stage.shards <= MAX_SHARDS:
             raise CorruptFileError(
-                f"{path} gives '{name}' {stage.shards} shards, and there are 1 to {MAX_SHARDS}; restore the file from a copy."
+                f"{path} gives '{name}' {stage.shards} shards, not 1 to {MAX_SHARDS}; restore the file from a copy."
             )
     return meta

@@ -214,9 +214,7 @@ def _verify_part(disk: Disk, report: Report, operator: str, number: int, rows: i
     path = paths.imported_part(report.checkpoint, operator, number)
 
     def read() -> int:
-        found: int = read_imported_part(
-            disk, report.checkpoint, operator, number, whole=True
-        ).num_rows
+        found: int = read_imported_part(disk, report.checkpoint, operator, number, whole=True).num_rows
         if found != rows:
             raise CheckpointError(
                 f"{path} has {found} rows, its manifest says {rows}; restore it from a copy."

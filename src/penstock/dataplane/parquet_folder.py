@@ -181,7 +181,17 @@ def read_manifest(path: str, disk: Disk | None = None) -> list[ParquetFile]:
             listed = os.path.join(hidden, name)
             part = _decode(read_whole(disk, listed, LARGE_BYTES), ManifestPart, listed)
             found.update({file.name: file for file in part.files})
+            outside = next((one.name for one in part.files if _leaves(one.name)), None)
+            if outside is not None:
+                raise CorruptFileError(
+                    f"{listed} lists {outside!r}, which is no file of its folder; restore it from a copy."
+                )
     return sorted(found.values(), key=lambda file: (file.sink_epoch, file.name))
+
+
+def _leaves(name: str) -> bool:
+    """Whether a name is that of something outside of the folder that it is seen from."""
+    return os.path.isabs(name) or ".." in name.split("/") or "\0" in name
 
 
 def find_damage(path: str, disk: Disk | None = None) -> Iterator[str]:
@@ -223,7 +233,7 @@ def _check_same(data: bytes, path: str, rows: int, sink_epoch: int) -> None:
 
 
 def _decode(data: bytes, kind: type[_Part], path: str) -> _Part:
-    with naming(path, "what it should"):
+    with naming(path, kind.__name__):
         found = msgspec.json.decode(data, type=kind)
     if found.format > FORMAT:
         raise CheckpointError(

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.dataplane import paths, records
 from penstock.dataplane.disk import AppendFile, Disk, is_temp
-from penstock.dataplane.frames import Frame, FrameKind, ScanEnd, decode_frame, encode_frame, scan_frames
+from penstock.dataplane.frames import Frame, FrameKind, ScanEnd, encode_frame, scan_frames
 from penstock.dataplane.small_files import decode, naming, read_framed
 from penstock.dataplane.tornness import is_damaged_tail
 from penstock.errors import CheckpointError, CorruptFileError, FencedError, PenstockError, StorageError
@@ -73,7 +73,7 @@ def read_claim(disk: Disk, checkpoint: str, generation: int) -> Claim | None:
     """Return the claim of a generation, None when nobody has it."""
     path = paths.claim(checkpoint, generation)
     try:
-        return decode(_claim, read_framed(disk, path, FrameKind.CLAIM), path, "a claim")
+        return decode(_claim, read_framed(disk, path, FrameKind.CLAIM), path, "claim")
     except FileNotFoundError:
         return None
 
@@ -104,7 +104,7 @@ def read_heartbeat(disk: Disk, checkpoint: str) -> Heartbeat | None:
     accidents)."""
     path = paths.heartbeat(checkpoint)
     try:
-        return decode(_heartbeat, read_framed(disk, path, FrameKind.CLAIM), path, "a heartbeat")
+        return decode(_heartbeat, read_framed(disk, path, FrameKind.CLAIM), path, "heartbeat")
     except (FileNotFoundError, CorruptFileError):
         return None
 
@@ -199,7 +199,7 @@ def _read_newest(disk: Disk, checkpoint: str) -> paths.LogPart | None:
         payload = read_framed(disk, path, FrameKind.NEWEST)
     except FileNotFoundError:
         return None
-    return paths.LogPart(*decode(_newest, payload, path, "the name of a log part"))
+    return paths.LogPart(*decode(_newest, payload, path, "name of a log part"))
 
 
 def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
@@ -237,7 +237,7 @@ def read_log(disk: Disk, path: str) -> bytes | memoryview:
 
 
 def _decode_base(frame: Frame, path: str) -> records.Base:
-    with naming(path, "a base"):
+    with naming(path, "base"):
         try:
             base = records.decode_base(bytes(frame.payload))
         except msgspec.ValidationError as error:
@@ -258,7 +258,7 @@ def _decode_records(frame: Frame, path: str) -> list[tuple[records.Record, bytes
         raise CorruptFileError(
             f"{path} holds a {frame.kind.name} frame at offset {frame.offset} among records."
         )
-    with naming(path, f"records at offset {frame.offset}"):
+    with naming(path, f"record at offset {frame.offset}"):
         batch = _batch.decode(bytes(frame.payload))
         return [(records.decode_record(encoded), encoded) for encoded in batch.records]
 

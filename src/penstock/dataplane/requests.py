@@ -105,7 +105,7 @@ def ask(
     try:
         while clock() < deadline:
             if disk.size(answered) is not None:
-                return decode(_answer, read_whole(disk, answered, LARGE_BYTES), answered, "an answer")
+                return decode(_answer, read_whole(disk, answered, LARGE_BYTES), answered, "answer")
             sleep(0.05)
         mine = _read_mark(disk, taken)
         busy = mine or _find_busy(disk, folder, request.asked_at)
@@ -125,7 +125,7 @@ def ask(
 
 def _read_mark(disk: Disk, path: str) -> Mark | None:
     try:
-        return decode(_mark, read_whole(disk, path), path, "a mark")
+        return decode(_mark, read_whole(disk, path), path, "mark")
     except (FileNotFoundError, PenstockError):
         return None
 
@@ -207,7 +207,7 @@ class Desk:
     def _read(self, key: str, now: float) -> Request | None:
         path = f"{self._folder}/{key}{ASK}"
         try:
-            request = decode(_request, read_whole(self._disk, path), path, "a request")
+            request = decode(_request, read_whole(self._disk, path), path, "request")
         except FileNotFoundError:
             return None  # whoever asked has given up
         except PenstockError as error:
@@ -275,5 +275,7 @@ def _encode(answer: Answer) -> bytes:
     try:
         return msgspec.json.encode(answer)
     except UnicodeEncodeError:
-        text, *lines = (one.encode(errors="backslashreplace").decode() for one in (answer.text, *answer.lines))
+        text, *lines = (
+            one.encode(errors="backslashreplace").decode() for one in (answer.text, *answer.lines)
+        )
         return msgspec.json.encode(msgspec.structs.replace(answer, text=text, lines=lines))

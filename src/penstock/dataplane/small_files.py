@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind, decode_frame
-from penstock.errors import CorruptFileError
+from penstock.errors import CorruptFileError, PenstockError
 
 SMALL_BYTES: Final = 1 << 20
 """More than any claim, heartbeat, request or name of a log part takes."""
@@ -62,12 +62,33 @@ def decode(decoder: Decodes[T], data: bytes, path: str, what: str) -> T:
 
 
 @contextmanager
-def naming(path: str, what: str) -> Iterator[None]:
-    """Turn whatever decoding raises of bytes that are not `what` into an error that names the file."""
+def folding(path: str) -> Iterator[None]:
+    """Turn whatever a pure function of records raises, of records that were forged, into an error that names their file."""
     try:
         yield
-    except (msgspec.MsgspecError, pa.ArrowException, ValueError, OverflowError, RecursionError, OSError) as error:
-        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+    except PenstockError as error:
+        if path in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
+    except Exception as error:
         raise CorruptFileError(
-            f"{path} does not hold {what} ({reason}); restore the file from a copy."
+            f"{path} holds records that contradict each other ({type(error).__name__}: {error}); restore the file from a "
+            "copy."
         ) from error
+
+
+@contextmanager
+def naming(path: str, what: str) -> Iterator[None]:
+    """Turn whatever decoding raises of bytes that are no `what` into an error that names the file."""
+    try:
+        yield
+    except (
+        msgspec.MsgspecError,
+        pa.ArrowException,
+        ValueError,
+        OverflowError,
+        RecursionError,
+        OSError,
+    ) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise CorruptFileError(f"{path} holds no {what} ({reason}); restore the file from a copy.") from error

@@ -148,9 +148,7 @@ def _verify_segment(
         report,
         path,
         lambda: (
-            read_segment(
-                disk, report.checkpoint, segment.extent, given.schema, given.older, whole=True
-            )
+            read_segment(disk, report.checkpoint, segment.extent, given.schema, given.older, whole=True)
             if len(given.schema)
             else read_frame(disk, report.checkpoint, segment.extent, FrameKind.SEGMENT)
         ),
@@ -190,7 +188,9 @@ def _verify_frames(
     whole = True
     for extent, kind in extents:
         path = paths.data_file(report.checkpoint, extent.file)
-        read = attempt(report, path, partial(read_entries, disk, report.checkpoint, extent, kind, whole=True), level)
+        read = attempt(
+            report, path, partial(read_entries, disk, report.checkpoint, extent, kind, whole=True), level
+        )
         count(report, extent.length)
         whole = whole and read is not None
     return whole

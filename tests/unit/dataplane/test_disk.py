@@ -272,7 +272,9 @@ def test_what_is_no_file_is_refused_by_name_without_waiting(tmp_path: Path, what
         lambda: disk.settle(str(path)),
     )
     for call in calls:
-        with pytest.raises(CorruptFileError, match=f"{path} is {what.split(' to')[0].replace('dangling ', '')} where"):
+        with pytest.raises(
+            CorruptFileError, match=f"{path} is {what.split(' to')[0].replace('dangling ', '')} where"
+        ):
             call()
     assert disk.size(str(path)) is not None
     assert disk.create_exclusive(str(path), b"mine") is False
