@@ -21,7 +21,7 @@ from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.recordlog import frame_bytes
 from penstock.dataplane.small_files import LARGE_BYTES, decode, read_framed
-from penstock.errors import CheckpointError, StorageError
+from penstock.errors import CheckpointError, CorruptFileError, StorageError
 
 PART_ROWS: Final = 200_000
 TIMER: Final = "timer_ms"
@@ -122,6 +122,19 @@ def read_imported_part(
     return table
 
 
+def check_part_rows(checkpoint: str, operator: str, number: int, rows: int, listed: int) -> None:
+    """Refuse a part of another number of rows than its manifest says: offsets count them.
+
+    Raises:
+        CorruptFileError: names the part.
+    """
+    if rows != listed:
+        raise CorruptFileError(
+            f"{paths.imported_part(checkpoint, operator, number)} has {rows} rows, its manifest says {listed}; restore it "
+            "from a copy."
+        )
+
+
 @dataclass
 class ImportedRows:
     """The imported rows as a native source: the same offset always gives the same rows."""
@@ -148,7 +161,9 @@ class ImportedRows:
 
     def _part(self, number: int) -> pa.Table:
         if self._held is None or self._held[0] != number:
-            self._held = (number, read_imported_part(PosixDisk(), self.checkpoint, self.operator, number))
+            part = read_imported_part(PosixDisk(), self.checkpoint, self.operator, number)
+            check_part_rows(self.checkpoint, self.operator, number, part.num_rows, self.part_rows[number])
+            self._held = (number, part)
         return self._held[1]
 
     def __getstate__(self) -> dict[str, object]:

@@ -206,7 +206,10 @@ def _verify_digests(disk: Disk, report: Report, seen: Look, chain: Chain) -> Non
             f"digests of '{chain.name}' are not checked: the checkpoint was begun by an early release.",
         )
         return
-    digest_of = digest_function(stage, schema, chain.name)
+    meta = paths.meta(report.checkpoint)
+    digest_of = attempt(report, meta, partial(digest_function, stage, schema, chain.name))
+    if digest_of is None:
+        return
     for found in rebuild(disk, report.checkpoint, chain, chain.shards().tolist()):
         report.shards += 1
         version = int(chain.versions[found.shard])
