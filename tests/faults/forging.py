@@ -1,8 +1,8 @@
 """Forges files of a checkpoint so that every checksum, hash and length still fits, and judges what readers make of it.
 
-What a forger may not do: crash a reader, hold it up, take its memory, or make it raise anything but an error of ours that
-names a file. Readers run in a process of their own, whose memory and time are bounded. Run as a program it judges a range of
-seeds and prints one line before and one after each.
+What a forger may not do: crash a reader, hold it up, take its memory, or make it raise anything but an error of ours
+that names a file. Readers run in a process of their own, whose memory and time are bounded. Run as a program it judges a
+range of seeds and prints one line before and one after each.
 """
 
 from __future__ import annotations
@@ -467,9 +467,7 @@ def forge_and_judge(kind: str, first: int, count: int) -> Tally:
 
 def _run(tally: Tally, arguments: list[str], first: int) -> int:
     """One process, as far as it comes; returns the next seed."""
-    made = subprocess.run(
-        [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    made = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
     begun, at = "", first
     for line in made.stdout.splitlines():
         told = json.loads(line)

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.dataplane.small_files import naming
+from penstock.dataplane.small_files import NOT_OF_THE_KIND, naming
 from penstock.errors import CorruptFileError, DeclarationError
 from penstock.topology.types import canonical_field
 
@@ -41,7 +41,7 @@ def read_batch(body: pa.Buffer, schema: pa.Schema, path: str, offset: int) -> pa
             _refuse_compressed(body)
         batch = pa.ipc.read_record_batch(body, schema)
         batch.validate()
-    except (pa.ArrowException, struct.error, OSError, ValueError) as error:
+    except NOT_OF_THE_KIND as error:
         raise CorruptFileError(
             f"{path} holds rows of another schema at offset {offset} ({error}); restore the file from a copy."
         ) from error

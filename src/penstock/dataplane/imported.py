@@ -160,6 +160,9 @@ class ImportedRows:
         return self._part(0).schema
 
     def _part(self, number: int) -> pa.Table:
+        if number >= len(self.part_rows):
+            manifest = paths.imported_manifest(self.checkpoint, self.operator)
+            raise CorruptFileError(f"{manifest} lists no part {number}; restore it from a copy.")
         if self._held is None or self._held[0] != number:
             part = read_imported_part(PosixDisk(), self.checkpoint, self.operator, number)
             check_part_rows(self.checkpoint, self.operator, number, part.num_rows, self.part_rows[number])

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.dataplane import paths, records
 from penstock.dataplane.disk import AppendFile, Disk, is_temp
-from penstock.dataplane.frames import Frame, FrameKind, ScanEnd, encode_frame, scan_frames
+from penstock.dataplane.frames import MAGIC, Frame, FrameKind, ScanEnd, encode_frame, scan_frames
 from penstock.dataplane.small_files import decode, naming, read_framed
 from penstock.dataplane.tornness import is_damaged_tail
 from penstock.errors import CheckpointError, CorruptFileError, FencedError, PenstockError, StorageError
@@ -207,8 +207,9 @@ def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
     path = paths.log(checkpoint, part)
     data = read_log(disk, path)
     scan = scan_frames(data, path)
-    frames = list(scan)
-    scan.check()
+    frames = list(scan) if data[: len(MAGIC)] == MAGIC else []  # of gigabytes of nothing no byte is looked at
+    if frames:
+        scan.check()
     if not frames or frames[0].kind is not FrameKind.BASE:
         raise CorruptFileError(f"{path} does not begin with a base record; restore the file from a copy.")
     if scan.end is ScanEnd.TORN and is_damaged_tail(data, scan.end_offset):

@@ -6,6 +6,7 @@ nesting without end, and values that do not fit are one error that names the fil
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
@@ -21,6 +22,11 @@ SMALL_BYTES: Final = 1 << 20
 """More than any claim, heartbeat, request or name of a log part takes."""
 LARGE_BYTES: Final = 256 << 20
 """More than any topology, manifest or answer takes."""
+NOT_OF_THE_KIND: Final = (
+    *(msgspec.MsgspecError, pa.ArrowException, struct.error, ValueError, OverflowError),
+    *(LookupError, RecursionError, EOFError, OSError),
+)
+"""What decoders raise of bytes that are not what they decode."""
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
@@ -82,13 +88,6 @@ def naming(path: str, what: str) -> Iterator[None]:
     """Turn whatever decoding raises of bytes that are no `what` into an error that names the file."""
     try:
         yield
-    except (
-        msgspec.MsgspecError,
-        pa.ArrowException,
-        ValueError,
-        OverflowError,
-        RecursionError,
-        OSError,
-    ) as error:
+    except NOT_OF_THE_KIND as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise CorruptFileError(f"{path} holds no {what} ({reason}); restore the file from a copy.") from error
