@@ -8,11 +8,14 @@ from concurrent.futures import ProcessPoolExecutor
 
 from tests.faults import damage, local_damage
 from tests.faults.damage import FLIP_KINDS, Bench, Tally, bench_with_every_kind, last_data_file, spread
+from tests.faults.forging import forge_and_judge
 from tests.faults.runs import scratch
 from tests.torture.report import Report
 
 FLIP_CHUNK = 250
 CUT_CHUNK = 500
+FORGE_CHUNK = 500
+FORGED_STATES = ("memory", "aggregates")
 BENCH_SEED = 2
 
 
@@ -35,6 +38,18 @@ def bit_flips(count: int, seed: int, report: Report) -> None:
         for size in [min(FLIP_CHUNK, each - first)]
     ]
     _in_pool(report, flip_chunk, jobs)
+
+
+def forgeries(count: int, seed: int, report: Report) -> None:
+    """`count` forged checkpoints, the same number over each kind of state."""
+    each = -(-count // len(FORGED_STATES))
+    jobs = [
+        (f"{kind} {first} to {first + size - 1}", (kind, seed + first, size))
+        for kind in FORGED_STATES
+        for first in range(0, each, FORGE_CHUNK)
+        for size in [min(FORGE_CHUNK, each - first)]
+    ]
+    _in_pool(report, forge_and_judge, jobs)
 
 
 def cut_chunk(which: str, first: int, step: int) -> Tally:

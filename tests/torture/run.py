@@ -58,6 +58,13 @@ SUITES: tuple[Suite, ...] = (
     Suite("5", "zombie leases, and leases stopped inside their work", 60, "tests.torture.disk:zombies"),
     Suite("7", "bit flips, 1,000 positions per kind", 10_000, "tests.torture.damage:bit_flips"),
     Suite(
+        "7-forged",
+        "bytes, values and files forged with checksums that fit",
+        10_000,
+        "tests.torture.damage:forgeries",
+        7_000,
+    ),
+    Suite(
         "8",
         "files cut at every byte, deleted, swapped, stale, foreign",
         0,

@@ -29,6 +29,7 @@ from penstock.dataplane.inspecting import (
 from penstock.dataplane.outside import ExportView, ImportedView, view_exports, view_imported
 from penstock.dataplane.rebuilding import KeyStates, input_schema, read_key
 from penstock.dataplane.repairing import apply_repair, plan_repair
+from penstock.dataplane.small_files import folding
 from penstock.dataplane.verifying import verify
 from penstock.errors import PenstockError
 from penstock.testing.line import CheckFailure, read_line
@@ -151,7 +152,8 @@ def _shown(disk: Disk, seen: Look, operator: str | None, key: list[str] | None) 
     state = None
     if operator is not None and key:
         stage = seen.meta.stages[operator]
-        state = read_key(disk, seen.checkpoint, chains, stage, input_schema(chains[0]), key)
+        with folding(seen.checkpoint):
+            state = read_key(disk, seen.checkpoint, chains, stage, input_schema(chains[0]), key)
     return Shown(
         seen.checkpoint,
         seen.metas.first.query,

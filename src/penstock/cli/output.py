@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json as json_format
 import math
 import os
@@ -28,6 +29,8 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 def answer(payload: Any, json: str | None, show: Callable[[Console], None]) -> None:
     """Show a result; with `json` also write it to that file, or only print it as JSON for `-`."""
     text = json_format.dumps(plain(payload), indent=2, default=str)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name of a file may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     if json == "-":
         typer.echo(text)
         return

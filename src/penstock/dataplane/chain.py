@@ -220,13 +220,21 @@ class Chain:
             if segments or mark != self.said.get(edge.edge) or news:
                 stamp = record.stamp if segments else None
                 made = Published(record.epoch, segments, stamp, mark, [], *self.frontier.tell(edge.edge))
-                item = PublishedRows(made, edge.shards)
+                item = self._checked(PublishedRows(made, edge.shards), edge.edge, edge.shards)
                 self.said[edge.edge] = mark
                 self.out[edge.edge].append(item)
                 self.out_bytes += item.bytes
                 self.edge_bytes[edge.edge] += item.bytes
                 published.append((edge, item))
         return published
+
+    def _checked(self, item: PublishedRows, edge: int, shards: int) -> PublishedRows:
+        if len(item.counts) != shards:
+            raise CorruptFileError(
+                f"epoch {item.epoch} of '{self.name}' has rows for {len(item.counts)} shards on edge {edge}, not {shards}; "
+                "restore the log from a copy."
+            )
+        return item
 
     def pass_barrier(self, epoch: int, edges: Collection[int], between: list[str]) -> None:
         """Stand at this epoch, with what shards there are now, and put up a barrier on edges: nobody takes what comes
@@ -340,6 +348,9 @@ class Chain:
             edge.edge: deque(PublishedRows(item, widths.get(edge.edge, 1)) for item in edge.published)
             for edge in base.edges
         }
+        for edge, shards in widths.items():
+            for item in self.out.get(edge, ()):
+                self._checked(item, edge, shards)
         self.times.load(base.edges)
         self.frontier.load(frontier, base.edges, self.groups)
         self.said = {edge.edge: edge.watermark_us for edge in base.edges}
@@ -348,6 +359,7 @@ class Chain:
         self.versions = records.unpack_u64(base.versions)
         self.digests = records.unpack_u64(base.digests).reshape(-1, 2)
         self.dirty_since = records.unpack_u64(base.dirty_since)
+        self._check_shards()
         for snapshot in base.snapshots:
             self.snapshots[snapshot.shard] = snapshot
             self.snapshot_bytes[snapshot.shard] = snapshot.size
@@ -358,6 +370,14 @@ class Chain:
         self.late_rows, self.dead_rows, self.ended = base.late_rows, base.dead_rows, base.ended
         self.time_us = base.time_us
         self.idle = IDLE_US in self.said.values()
+
+    def _check_shards(self) -> None:
+        """Refuse a base that speaks of other shards than there are."""
+        there = self.spec.shards
+        if {len(self.versions), len(self.digests), len(self.dirty_since)} != {there}:
+            raise CorruptFileError(
+                f"the base says of '{self.name}' what cannot be of {there} shards; restore the log from a copy."
+            )
 
     def be(self, name: str, spec: StageSpec, tracks: Tracks) -> None:
         """Have another name and spec, with the same edges."""

@@ -28,6 +28,7 @@ from penstock.dataplane.records import (
 )
 from penstock.dataplane.standing import oldest
 from penstock.dataplane.taking import PieceTaken
+from penstock.errors import CorruptFileError
 
 
 def _begin(program: Program, tracks: Tracks) -> dict[str, Chain]:
@@ -158,7 +159,11 @@ class Chains:
             self.drop_consumed(self.by_name[name])
 
     def load(self, base: Base, tail: Iterable[tuple[Record, bytes]]) -> None:
-        """Take over a base and the records after it."""
+        """Take over a base and the records after it.
+
+        Raises:
+            CorruptFileError: they were put together from others. What else a forger may write raises what it raises.
+        """
         self.placed = dict(base.placed)
         stated = {saved.chain for saved in base.chains}
         known = {operator_of(name) for name in stated}
@@ -173,6 +178,17 @@ class Chains:
                 self.by_name[saved.chain].load_base(saved, base.frontiers.get(saved.chain))
         for record, encoded in tail:
             self.apply(record, encoded)
+        self._check_shards()
+
+    def _check_shards(self) -> None:
+        """Refuse shards that nobody has, that two have, or that there are not."""
+        for name, spec in self.program.stages.items():
+            held = np.sort(np.concatenate([chain.shards() for chain in self.of(name)]))
+            if not np.array_equal(held, np.arange(spec.shards)):
+                raise CorruptFileError(
+                    f"the records give '{name}' {len(held)} shards, and it has {spec.shards}, each once; restore the "
+                    "log from a copy."
+                )
 
     def _spread(self) -> None:
         """Let every chain have the inputs that the chains there are give it."""

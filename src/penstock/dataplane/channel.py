@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane import paths
+from penstock.dataplane.arrow_bytes import check_whole, read_batch
 from penstock.dataplane.disk import AppendFile, Disk
 from penstock.dataplane.frames import FrameKind, decode_frame, encode_frame, frame_crc
 from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shards_of
@@ -268,40 +269,63 @@ class SegmentRows:
 
     counts: U32
     batch: pa.RecordBatch
+    path: str
+    """Of the file, for whoever finds that the rows do not fit."""
+    repeated: bool = False
+    """Of a broadcast: whether all rows belong to every shard."""
 
     @property
     def firsts(self) -> I64:
         """Where the rows of each shard begin; those of a broadcast are the same for all."""
-        if int(self.counts.sum()) != self.batch.num_rows:
-            return np.zeros(len(self.counts), np.int64)
-        return _offsets(self.counts)
+        return np.zeros(len(self.counts), np.int64) if self.repeated else _offsets(self.counts)
 
 
 def read_segment(
-    disk: Disk, checkpoint: str, extent: Extent, schema: pa.Schema, older: Sequence[OlderSchema] = ()
+    disk: Disk,
+    checkpoint: str,
+    extent: Extent,
+    schema: pa.Schema,
+    older: Sequence[OlderSchema] = (),
+    *,
+    whole: bool = False,
 ) -> SegmentRows:
     """Read one segment; rows that were written with an older schema get nulls for what they lack.
 
+    Args:
+        whole: look at every value, which takes longer than reading them.
+
     Raises:
-        CorruptFileError: the frame is damaged, or holds rows of another schema.
+        CorruptFileError: the frame is damaged, or holds rows of another schema, or not the rows that it says.
     """
     payload = read_frame(disk, checkpoint, extent, FrameKind.SEGMENT)
-    shards, rows, size = _HEAD.unpack_from(payload, 0)
-    counts = np.frombuffer(payload, "<u4", shards, _HEAD.size).astype(np.uint32, copy=False)
-    body = payload.slice(_HEAD.size + size + -size % 8)
+    path = paths.data_file(checkpoint, extent.file)
+    counts, rows, start = _read_head(payload, path, extent.offset)
     written = written_schema(extent.file, schema, older)
-    try:
-        batch = pa.ipc.read_record_batch(body, written)
-    except pa.ArrowException as error:
-        path = paths.data_file(checkpoint, extent.file)
-        raise CorruptFileError(
-            f"{path} holds rows of another schema at offset {extent.offset} ({error})."
-        ) from error
+    batch = read_batch(payload.slice(start), written, path, extent.offset)
     if batch.num_rows != rows:
         raise CorruptFileError(
-            f"{paths.data_file(checkpoint, extent.file)} holds {batch.num_rows} rows, not {rows}."
+            f"{path} holds {batch.num_rows} rows, not {rows}; restore the file from a copy."
         )
-    return SegmentRows(counts, batch if written is schema else fill_in(batch, schema))
+    repeated = int(counts.sum()) != rows
+    if repeated and not (counts == rows).all():
+        raise CorruptFileError(
+            f"{path} has other rows per shard at offset {extent.offset} than its {rows} rows; restore the file from a copy."
+        )
+    if whole:
+        check_whole(batch, path, extent.offset)
+    return SegmentRows(counts, batch if written is schema else fill_in(batch, schema), path, repeated)
+
+
+def _read_head(payload: pa.Buffer, path: str, offset: int) -> tuple[U32, int, int]:
+    """Rows per shard, rows, and where the batch begins."""
+    shards, rows, size = _HEAD.unpack_from(payload, 0) if payload.size >= _HEAD.size else (0, 0, 0)
+    start = _HEAD.size + size + -size % 8
+    if not shards or size != 4 * shards or start > payload.size:
+        raise CorruptFileError(
+            f"{path} holds a segment at offset {offset} that is shorter than its head says; restore the file from a copy."
+        )
+    counts = np.frombuffer(payload, "<u4", shards, _HEAD.size).astype(np.uint32, copy=False)
+    return counts, rows, start
 
 
 def _offsets(counts: U32) -> I64:
@@ -314,11 +338,24 @@ def write_entries(writer: DataWriter, kind: FrameKind, entries: pa.RecordBatch) 
     return writer.append(kind, entries.serialize())
 
 
-def read_entries(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -> pa.RecordBatch:
-    """Read a delta or a snapshot (ENTRY_SCHEMA)."""
+def read_entries(
+    disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind, *, whole: bool = False
+) -> pa.RecordBatch:
+    """Read a delta or a snapshot (ENTRY_SCHEMA).
+
+    Args:
+        whole: look at every entry, which takes longer than reading them.
+
+    Raises:
+        CorruptFileError: the frame is damaged, or holds no entries.
+    """
     payload = read_frame(disk, checkpoint, extent, kind)
-    try:
-        return pa.ipc.read_record_batch(payload, ENTRY_SCHEMA)
-    except pa.ArrowException as error:
-        path = paths.data_file(checkpoint, extent.file)
-        raise CorruptFileError(f"{path} holds no entries at offset {extent.offset} ({error}).") from error
+    path = paths.data_file(checkpoint, extent.file)
+    entries = read_batch(payload, ENTRY_SCHEMA, path, extent.offset)
+    if entries.column(0).null_count or entries.column(1).null_count:
+        raise CorruptFileError(
+            f"{path} holds an entry without a shard or key at offset {extent.offset}; restore the file from a copy."
+        )
+    if whole:
+        check_whole(entries, path, extent.offset)
+    return entries

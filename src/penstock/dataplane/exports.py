@@ -19,14 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane import paths
+from penstock.dataplane.arrow_bytes import read_schema
 from penstock.dataplane.channel import EdgeSpec, OlderSchema, read_segment
 from penstock.dataplane.disk import Disk
-from penstock.dataplane.frames import FrameKind, decode_frame
+from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.dataplane.recordlog import frame_bytes
 from penstock.dataplane.records import Extent
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.slices import slice_pieces
+from penstock.dataplane.small_files import LARGE_BYTES, decode, read_framed
 from penstock.errors import CheckpointError, CorruptFileError, DeclarationError
 
 EXPORT_EPOCH_S = 1.0
@@ -47,7 +49,7 @@ class Head(msgspec.Struct, array_like=True, frozen=True):
     """Of its rows, as Arrow encodes it."""
 
     def arrow_schema(self) -> pa.Schema:
-        return pa.ipc.read_schema(pa.py_buffer(self.schema))
+        return pa.ipc.read_schema(pa.py_buffer(self.schema))  # `read_head` has read it before
 
 
 class ManifestPiece(msgspec.Struct, array_like=True, frozen=True):
@@ -228,10 +230,11 @@ def read_head(disk: Disk, checkpoint: str, operator: str) -> Head:
 
     Raises:
         CheckpointError: there is no such export.
+        CorruptFileError: the file is damaged.
     """
     path = paths.export_head(checkpoint, operator)
     try:
-        data = disk.read(path)
+        data = read_framed(disk, path, FrameKind.EXPORT, LARGE_BYTES)
     except FileNotFoundError as error:
         near = difflib.get_close_matches(operator, disk.list(paths.exports(checkpoint)), n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}? Else " if near else ""
@@ -239,7 +242,9 @@ def read_head(disk: Disk, checkpoint: str, operator: str) -> Head:
             f"the checkpoint {checkpoint} has no export of '{operator}'; {hint}start its query with "
             f"option('export', '{operator}')."
         ) from error
-    return _head.decode(bytes(decode_frame(data, FrameKind.EXPORT, path)))
+    head = decode(_head, data, path, "head of an export")
+    read_schema(head.schema, path)
+    return head
 
 
 def list_epochs(disk: Disk, checkpoint: str, operator: str) -> list[int]:
@@ -271,10 +276,13 @@ def read_manifest(disk: Disk, checkpoint: str, operator: str, epoch: int) -> Man
     """
     path = paths.export_manifest(checkpoint, operator, epoch)
     try:
-        data = disk.read(path)
+        data = read_framed(disk, path, FrameKind.EXPORT, LARGE_BYTES)
     except FileNotFoundError as error:
         raise lost(operator, epoch, epoch) from error
-    return _manifest.decode(bytes(decode_frame(data, FrameKind.EXPORT, path)))
+    manifest = decode(_manifest, data, path, "manifest of an export")
+    for schema in (manifest.schema, *(was for _, was in manifest.older)):
+        read_schema(schema, path)
+    return manifest
 
 
 def check_kept(kept: Sequence[int], operator: str, first: int, last: int) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
-
 from penstock.errors import PenstockError
 
 DAMAGE, NOTE = "damage", "note"
@@ -59,8 +57,9 @@ def attempt(report: Report, path: str, read: Callable[[], T], level: str = DAMAG
     except PenstockError as error:
         if not any(str(error) == known.message for known in report.findings):
             report.add(level, _file_of(report.checkpoint, str(error)) or path, str(error))
-    except (msgspec.MsgspecError, ValueError) as error:
-        report.add(level, path, f"{path} cannot be read ({error}); restore it from a copy.")
+    except Exception as error:  # whatever a forged file makes of a reader is a finding too
+        told = f"{type(error).__name__}: {error}"
+        report.add(level, path, f"{path} cannot be read ({told}); restore it from a copy.")
     return None
 
 

@@ -34,8 +34,12 @@ HEADER_SIZE = 24
 ALIGNMENT = 8
 
 _FIELDS = struct.Struct("<4sBBHQ")
+_HEADER = struct.Struct("<4sBBHQII")
 _CRC = struct.Struct("<I")
 _FIX = "restore the file from a copy"
+_WINDOW = 16 << 20
+_BROKEN_MOST = 16
+"""Broken frames behind a broken one up to which an intact one is looked for; each is summed to its end."""
 _PADDING = tuple(bytes(size) for size in range(ALIGNMENT))
 
 
@@ -191,11 +195,10 @@ class _Bad:
 def _parse(data: pa.Buffer, offset: int) -> Frame | _Bad:
     """Read the frame that starts at an offset; anything wrong with it is said in words."""
     searched = offset + ALIGNMENT
-    header = data.slice(offset, min(HEADER_SIZE, data.size - offset)).to_pybytes()
-    if len(header) < HEADER_SIZE:
-        return _Bad(f"{len(header)} bytes are too few for a frame header", data.size)
-    magic, kind, version, reserved, length = _FIELDS.unpack_from(header)
-    crc, check = struct.unpack_from("<II", header, _FIELDS.size)
+    if data.size - offset < HEADER_SIZE:
+        return _Bad(f"{data.size - offset} bytes are too few for a frame header", data.size)
+    header = data.slice(offset, HEADER_SIZE).to_pybytes()
+    magic, kind, version, reserved, length, crc, check = _HEADER.unpack(header)
     if magic != MAGIC:
         return _Bad("no frame starts there", searched)
     if google_crc32c.value(header[:-4]) != check:
@@ -218,16 +221,29 @@ _KINDS = {int(kind): kind for kind in FrameKind}
 
 
 def _has_frame_after(data: pa.Buffer, offset: int) -> bool:
-    """Whether an intact frame starts at any aligned offset from here on."""
-    if offset >= data.size:
-        return False
-    tail = data.slice(offset).to_pybytes()
-    found = tail.find(MAGIC)
-    while found >= 0:
-        if (offset + found) % ALIGNMENT == 0 and isinstance(_parse(data, offset + found), Frame):
+    """Whether an intact frame starts at any aligned offset from here on, or so many that are not that somebody put them
+    there."""
+    broken = 0
+    for at in _places_of_magic(data, offset):
+        found = _parse(data, at)
+        if isinstance(found, Frame):
             return True
-        found = tail.find(MAGIC, found + 1)
+        broken += found.next_offset != at + ALIGNMENT  # its header is whole, and its payload was summed
+        if broken > _BROKEN_MOST:
+            return True
     return False
+
+
+def _places_of_magic(data: pa.Buffer, offset: int) -> Iterator[int]:
+    """Aligned places where a frame may start; a window of the bytes is copied at a time."""
+    whole = memoryview(data)
+    for start in range(offset, data.size, _WINDOW):
+        window = bytes(whole[start : start + _WINDOW + len(MAGIC) - 1])
+        found = window.find(MAGIC)
+        while found >= 0:
+            if (start + found) % ALIGNMENT == 0:
+                yield start + found
+            found = window.find(MAGIC, found + 1)
 
 
 def _flat(part: Part) -> bytes | pa.Buffer:

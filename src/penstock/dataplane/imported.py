@@ -10,16 +10,18 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import pyarrow as pa
 
 from penstock.dataplane import paths
+from penstock.dataplane.arrow_bytes import check_whole, read_stream
 from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.recordlog import frame_bytes
-from penstock.errors import CheckpointError, StorageError
+from penstock.dataplane.small_files import LARGE_BYTES, decode, read_framed
+from penstock.errors import CheckpointError, CorruptFileError, StorageError
 
 PART_ROWS: Final = 200_000
 TIMER: Final = "timer_ms"
@@ -45,7 +47,10 @@ class Manifest(msgspec.Struct, frozen=True):
     keys: list[str]
     variables: list[ImportedVariable]
     timers: bool
-    part_rows: list[int] = []
+    part_rows: list[Annotated[int, msgspec.Meta(ge=0, le=PART_ROWS)]] = []
+
+
+_manifest = msgspec.json.Decoder(Manifest)
 
 
 def write_imported(disk: Disk, checkpoint: str, manifest: Manifest, table: pa.Table) -> Manifest:
@@ -94,18 +99,40 @@ def read_imported_manifest(disk: Disk, checkpoint: str, operator: str) -> Manife
     path = paths.imported_manifest(checkpoint, operator)
     if disk.size(path) is None:
         return None
-    payload = bytes(decode_frame(disk.read(path), FrameKind.META, path))
-    return msgspec.json.decode(payload, type=Manifest)
+    payload = read_framed(disk, path, FrameKind.META, LARGE_BYTES)
+    return decode(_manifest, payload, path, "manifest of an import")
 
 
-def read_imported_part(disk: Disk, checkpoint: str, operator: str, number: int) -> pa.Table:
+def read_imported_part(
+    disk: Disk, checkpoint: str, operator: str, number: int, *, whole: bool = False
+) -> pa.Table:
     """Return one part of what was imported for an operator.
+
+    Args:
+        whole: look at every value, which takes longer than reading them.
 
     Raises:
         CorruptFileError: the part is damaged.
     """
     path = paths.imported_part(checkpoint, operator, number)
-    return pa.ipc.open_stream(decode_frame(disk.read(path), FrameKind.EXPORT, path)).read_all()
+    data = disk.view(path, 0, disk.size(path) or 0)
+    table = read_stream(decode_frame(data, FrameKind.EXPORT, path), path)
+    if whole:
+        check_whole(table, path, 0)
+    return table
+
+
+def check_part_rows(checkpoint: str, operator: str, number: int, rows: int, listed: int) -> None:
+    """Refuse a part of another number of rows than its manifest says: offsets count them.
+
+    Raises:
+        CorruptFileError: names the part.
+    """
+    if rows != listed:
+        raise CorruptFileError(
+            f"{paths.imported_part(checkpoint, operator, number)} has {rows} rows, its manifest says {listed}; restore it "
+            "from a copy."
+        )
 
 
 @dataclass
@@ -133,8 +160,13 @@ class ImportedRows:
         return self._part(0).schema
 
     def _part(self, number: int) -> pa.Table:
+        if number >= len(self.part_rows):
+            manifest = paths.imported_manifest(self.checkpoint, self.operator)
+            raise CorruptFileError(f"{manifest} lists no part {number}; restore it from a copy.")
         if self._held is None or self._held[0] != number:
-            self._held = (number, read_imported_part(PosixDisk(), self.checkpoint, self.operator, number))
+            part = read_imported_part(PosixDisk(), self.checkpoint, self.operator, number)
+            check_part_rows(self.checkpoint, self.operator, number, part.num_rows, self.part_rows[number])
+            self._held = (number, part)
         return self._held[1]
 
     def __getstate__(self) -> dict[str, object]:

@@ -22,6 +22,7 @@ from penstock.dataplane.metas import Metas, read_metas
 from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.recordlog import Claim, LogTail
+from penstock.dataplane.small_files import folding
 from penstock.errors import CheckpointError, PenstockError, StorageError
 
 _TRIES = 5
@@ -188,9 +189,11 @@ def look(disk: Disk, checkpoint: str) -> Look:
                 raise
             time.sleep(0.05)
     meta = metas.in_force(tail)
-    chains = Chains(skeleton(meta))
-    if tail.base is not None:
-        chains.load(tail.base, tail.records)
+    with folding(paths.meta(checkpoint)):
+        chains = Chains(skeleton(meta))
+    if tail.base is not None and tail.part is not None:
+        with folding(paths.log(checkpoint, tail.part)):
+            chains.load(tail.base, tail.records)
     return Look(checkpoint, metas, meta, tail, chains)
 
 
@@ -239,8 +242,13 @@ def _names(disk: Disk, path: str) -> list[str] | None:
 
 
 def view_stages(seen: Look) -> list[StageView]:
-    """Say where every stage stands."""
-    return [_view_stage(seen, seen.chains.of(name)) for name in seen.chains.program.stages]
+    """Say where every stage stands.
+
+    Raises:
+        CorruptFileError: the records contradict each other.
+    """
+    with folding(paths.logs(seen.checkpoint)):
+        return [_view_stage(seen, seen.chains.of(name)) for name in seen.chains.program.stages]
 
 
 def _view_stage(seen: Look, chains: Sequence[Chain]) -> StageView:

@@ -13,12 +13,21 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.dataplane import paths
+from penstock.dataplane.arrow_bytes import read_schema
 from penstock.dataplane.disk import Disk
-from penstock.dataplane.frames import FrameKind, decode_frame
+from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.identity import Meta, describe, encode_meta, hash_meta
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import LogTail, frame_bytes
+from penstock.dataplane.small_files import LARGE_BYTES, naming, read_framed
 from penstock.errors import CheckpointError, CorruptFileError
+from penstock.topology.nodes import MAX_SHARDS
+
+
+class _Head(msgspec.Struct):
+    """What every format of a topology has."""
+
+    format: int
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ def read_metas(disk: Disk, checkpoint: str) -> Metas:
     names = sorted(name for name in disk.list(checkpoint) if paths.parse_meta_version(name) is not None)
     for name in ["meta", *names]:
         path = f"{checkpoint}/{name}"
-        payload = bytes(decode_frame(disk.read(path), FrameKind.META, path))
+        payload = read_framed(disk, path, FrameKind.META, LARGE_BYTES)
         identity = hash_meta(payload)
         if paths.parse_meta_version(name) not in (None, identity):
             raise CorruptFileError(
@@ -119,10 +128,20 @@ def read_metas(disk: Disk, checkpoint: str) -> Metas:
 
 
 def _decode(payload: bytes, path: str) -> Meta:
-    head = msgspec.json.decode(payload)
-    if not isinstance(head, dict) or head.get("format", 0) > paths.FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path} has format {head.get('format') if isinstance(head, dict) else '?'}, this release reads up to "
-            f"{paths.FORMAT_VERSION}; use the newer release or a new checkpointLocation."
-        )
-    return msgspec.json.decode(payload, type=Meta)
+    with naming(path, "topology"):
+        head = msgspec.json.decode(payload, type=_Head)
+        if head.format > paths.FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format {head.format}, this release reads up to {paths.FORMAT_VERSION}; use the newer release "
+                "or a new checkpointLocation."
+            )
+        meta = msgspec.json.decode(payload, type=Meta)
+    schemas = [stage.arrow for stage in meta.stages.values()]
+    for arrow in [*schemas, *(version.arrow for edge in meta.edges for version in edge.schemas)]:
+        read_schema(arrow, path)
+    for name, stage in meta.stages.items():
+        if not 1 <= stage.shards <= MAX_SHARDS:
+            raise CorruptFileError(
+                f"{path} gives '{name}' {stage.shards} shards, not 1 to {MAX_SHARDS}; restore the file from a copy."
+            )
+    return meta

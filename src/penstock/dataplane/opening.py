@@ -30,6 +30,7 @@ from penstock.dataplane.metas import create_meta, read_metas
 from penstock.dataplane.positions import ChannelKey
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import Claim, LogTail, frame_bytes
+from penstock.dataplane.small_files import folding
 from penstock.errors import CheckpointError, FencedError, PenstockError, StorageError
 
 T = TypeVar("T")
@@ -162,7 +163,8 @@ def _load(disk: Disk, checkpoint: str, program: Program, claim: Claim) -> Opened
     metas = read_metas(disk, checkpoint)
     meta = metas.in_force(tail)
     fitted = fit_program(checkpoint, meta, program, claim.generation)
-    chains = _fold(checkpoint, tail, meta, fitted)
+    with folding(paths.log(checkpoint, tail.part) if tail.part is not None else paths.logs(checkpoint)):
+        chains = _fold(checkpoint, tail, meta, fitted)
     identity = metas.identity_of(meta)
     if fitted.changed:
         payload = encode_meta(fitted.meta)
@@ -180,7 +182,8 @@ def _fold(checkpoint: str, tail: LogTail, meta: Meta, fitted: Fitted) -> Chains:
         return chains
     chains = Chains(skeleton(meta))
     chains.load(tail.base, tail.records)
-    _check_left(checkpoint, meta, chains.adopt(fitted.program))
+    left = chains.adopt(fitted.program)
+    _check_left(checkpoint, meta, left)
     return chains
 
 

@@ -15,8 +15,8 @@ from penstock.dataplane.channel import OlderSchema, read_segment
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.exports import Manifest
 from penstock.dataplane.findings import DAMAGE, NOTE, Report, attempt, count
-from penstock.dataplane.imported import read_imported_manifest, read_imported_part
-from penstock.errors import CheckpointError, PenstockError, StorageError
+from penstock.dataplane.imported import check_part_rows, read_imported_manifest, read_imported_part
+from penstock.errors import PenstockError, StorageError
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _verify_rows(disk: Disk, report: Report, path: str, manifest: Manifest) -> N
         return
     for extent in (extent for piece in manifest.pieces for extent in piece.segments):
         file = paths.data_file(report.checkpoint, extent.file)
-        attempt(report, file, partial(read_segment, disk, report.checkpoint, extent, *written))
+        attempt(report, file, partial(read_segment, disk, report.checkpoint, extent, *written, whole=True))
         count(report, extent.length)
 
 
@@ -213,13 +213,9 @@ def verify_imported(disk: Disk, report: Report) -> None:
 def _verify_part(disk: Disk, report: Report, operator: str, number: int, rows: int) -> None:
     path = paths.imported_part(report.checkpoint, operator, number)
 
-    def read() -> int:
-        found: int = read_imported_part(disk, report.checkpoint, operator, number).num_rows
-        if found != rows:
-            raise CheckpointError(
-                f"{path} has {found} rows, its manifest says {rows}; restore it from a copy."
-            )
-        return found
+    def read() -> None:
+        found = read_imported_part(disk, report.checkpoint, operator, number, whole=True)
+        check_part_rows(report.checkpoint, operator, number, found.num_rows, rows)
 
     attempt(report, path, read)
     count(report, disk.size(path) or 0)

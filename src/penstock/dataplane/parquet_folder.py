@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from penstock.dataplane.disk import Disk, PosixDisk, is_temp
 from penstock.dataplane.partitioning import split_by
-from penstock.errors import CheckpointError, CorruptFileError
+from penstock.dataplane.small_files import LARGE_BYTES, naming, read_whole
+from penstock.errors import CheckpointError, CorruptFileError, PenstockError
 
 HIDDEN = "_penstock"
 OWNER = "query.json"
@@ -154,7 +155,7 @@ def check_folder(
     name = os.path.join(path, HIDDEN, OWNER)
     if disk.size(name) is None:
         return
-    owner = _decode(disk.read(name), Owner, name)
+    owner = _decode(read_whole(disk, name), Owner, name)
     if owner.query != query:
         mine = "is new" if query is None else f"is that of query {query}"
         raise CheckpointError(
@@ -180,9 +181,20 @@ def read_manifest(path: str, disk: Disk | None = None) -> list[ParquetFile]:
     found: dict[str, ParquetFile] = {}
     for name in disk.list(hidden):
         if name.startswith("manifest-") and not is_temp(name):
-            part = _decode(disk.read(os.path.join(hidden, name)), ManifestPart, os.path.join(hidden, name))
+            listed = os.path.join(hidden, name)
+            part = _decode(read_whole(disk, listed, LARGE_BYTES), ManifestPart, listed)
             found.update({file.name: file for file in part.files})
+            outside = next((one.name for one in part.files if _leaves(one.name)), None)
+            if outside is not None:
+                raise CorruptFileError(
+                    f"{listed} lists {outside!r}, which is no file of its folder; restore it from a copy."
+                )
     return sorted(found.values(), key=lambda file: (file.sink_epoch, file.name))
+
+
+def _leaves(name: str) -> bool:
+    """Whether a name is that of something outside of the folder that it is seen from."""
+    return os.path.isabs(name) or ".." in name.split("/") or "\0" in name
 
 
 def find_damage(path: str, disk: Disk | None = None) -> Iterator[str]:
@@ -193,6 +205,9 @@ def find_damage(path: str, disk: Disk | None = None) -> Iterator[str]:
             data = disk.read(os.path.join(path, file.name))
         except FileNotFoundError:
             yield f"{file.name} is gone."
+            continue
+        except PenstockError as error:
+            yield str(error)
             continue
         if len(data) != file.bytes or google_crc32c.value(bytes(data)) != file.crc32c:
             yield f"{file.name} is not as it was committed: {len(data)} bytes, listed with {file.bytes}."
@@ -210,7 +225,7 @@ def _check_same(data: bytes, path: str, rows: int, sink_epoch: int) -> None:
     """Refuse a file that an earlier attempt at this sink epoch cannot have written."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(data))
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptFileError(f"{path} is no Parquet file; move it away and start again.") from error
     marked = (metadata.metadata or {}).get(_EPOCH)
     if metadata.num_rows != rows or marked != str(sink_epoch).encode():
@@ -221,10 +236,8 @@ def _check_same(data: bytes, path: str, rows: int, sink_epoch: int) -> None:
 
 
 def _decode(data: bytes, kind: type[_Part], path: str) -> _Part:
-    try:
+    with naming(path, kind.__name__):
         found = msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise CorruptFileError(f"{path} cannot be read ({error}); restore it from a copy.") from error
     if found.format > FORMAT:
         raise CheckpointError(
             f"{path} has format {found.format}, of a newer release; use that, or another path."

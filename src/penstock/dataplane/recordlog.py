@@ -16,7 +16,8 @@ import msgspec
 
 from penstock.dataplane import paths, records
 from penstock.dataplane.disk import AppendFile, Disk, is_temp
-from penstock.dataplane.frames import Frame, FrameKind, ScanEnd, decode_frame, encode_frame, scan_frames
+from penstock.dataplane.frames import MAGIC, Frame, FrameKind, ScanEnd, encode_frame, scan_frames
+from penstock.dataplane.small_files import decode, naming, read_framed
 from penstock.dataplane.tornness import is_damaged_tail
 from penstock.errors import CheckpointError, CorruptFileError, FencedError, StorageError
 from penstock.words import in_local_time
@@ -74,15 +75,9 @@ def read_claim(disk: Disk, checkpoint: str, generation: int) -> Claim | None:
     """Return the claim of a generation, None when nobody has it."""
     path = paths.claim(checkpoint, generation)
     try:
-        data = disk.read(path)
+        return decode(_claim, read_framed(disk, path, FrameKind.CLAIM), path, "claim")
     except FileNotFoundError:
         return None
-    try:
-        return _claim.decode(bytes(decode_frame(data, FrameKind.CLAIM, path)))
-    except msgspec.MsgspecError as error:
-        raise CorruptFileError(
-            f"{path} does not hold a claim ({error}); restore the file from a copy."
-        ) from error
 
 
 def newest_generation(disk: Disk, checkpoint: str) -> int:
@@ -119,8 +114,8 @@ def read_heartbeat(disk: Disk, checkpoint: str) -> Heartbeat | None:
     accidents)."""
     path = paths.heartbeat(checkpoint)
     try:
-        return _heartbeat.decode(bytes(decode_frame(disk.read(path), FrameKind.CLAIM, path)))
-    except (FileNotFoundError, CorruptFileError, msgspec.MsgspecError):
+        return decode(_heartbeat, read_framed(disk, path, FrameKind.CLAIM), path, "heartbeat")
+    except (FileNotFoundError, CorruptFileError):
         return None
 
 
@@ -176,23 +171,20 @@ def read_tail(disk: Disk, checkpoint: str) -> LogTail:
 def _read_newest(disk: Disk, checkpoint: str) -> paths.LogPart | None:
     path = paths.newest_log(checkpoint)
     try:
-        payload = bytes(decode_frame(disk.read(path), FrameKind.NEWEST, path))
-        return paths.LogPart(*_newest.decode(payload))
+        payload = read_framed(disk, path, FrameKind.NEWEST)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
-        raise CorruptFileError(
-            f"{path} does not name a log part ({error}); restore the file from a copy."
-        ) from error
+    return paths.LogPart(*decode(_newest, payload, path, "name of a log part"))
 
 
 def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
     """Read one log part: its base and the records after it. Raises as `read_tail` does."""
     path = paths.log(checkpoint, part)
-    data = disk.read(path)
+    data = read_log(disk, path)
     scan = scan_frames(data, path)
-    frames = list(scan)
-    scan.check()
+    frames = list(scan) if data[: len(MAGIC)] == MAGIC else []  # of gigabytes of nothing no byte is looked at
+    if frames:
+        scan.check()
     if not frames or frames[0].kind is not FrameKind.BASE:
         raise CorruptFileError(f"{path} does not begin with a base record; restore the file from a copy.")
     if scan.end is ScanEnd.TORN and is_damaged_tail(data, scan.end_offset):
@@ -211,13 +203,24 @@ def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
     return LogTail(base, tail, part)
 
 
+def read_log(disk: Disk, path: str) -> bytes | memoryview:
+    """Return all bytes of a log part; many are mapped, not copied.
+
+    Raises:
+        FileNotFoundError: it gave way to a newer one.
+    """
+    return disk.view(path, 0, disk.size(path) or 0)
+
+
 def _decode_base(frame: Frame, path: str) -> records.Base:
-    try:
-        base = records.decode_base(bytes(frame.payload))
-    except msgspec.MsgspecError as error:
-        raise CheckpointError(
-            f"{path} was written by a newer release of Penstock ({error}); use that release or a new checkpointLocation."
-        ) from error
+    with naming(path, "base"):
+        try:
+            base = records.decode_base(bytes(frame.payload))
+        except msgspec.ValidationError as error:
+            raise CheckpointError(
+                f"{path} was written by a newer release of Penstock ({error}); use that release, or restore the file from "
+                "a copy."
+            ) from error
     if base.format > paths.FORMAT_VERSION:
         raise CheckpointError(
             f"{path} has format {base.format}, this release reads up to {paths.FORMAT_VERSION}; "
@@ -231,11 +234,9 @@ def _decode_records(frame: Frame, path: str) -> list[tuple[records.Record, bytes
         raise CorruptFileError(
             f"{path} holds a {frame.kind.name} frame at offset {frame.offset} among records."
         )
-    try:
+    with naming(path, f"record at offset {frame.offset}"):
         batch = _batch.decode(bytes(frame.payload))
         return [(records.decode_record(encoded), encoded) for encoded in batch.records]
-    except msgspec.MsgspecError as error:
-        raise CorruptFileError(f"{path} holds no record at offset {frame.offset} ({error}).") from error
 
 
 def _check_chains(base: records.Base, tail: Sequence[tuple[records.Record, bytes]], path: str) -> None:

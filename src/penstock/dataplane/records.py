@@ -8,6 +8,7 @@ nothing read here can run code.
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -19,15 +20,22 @@ END_US = 1 << 62
 """Watermark of an input that has ended: nothing comes after it."""
 IDLE_US = END_US - 1
 """Watermark of an input that is idle: it holds nobody up, and moves nobody on."""
+DataName = Annotated[
+    str, msgspec.Meta(pattern=r"\Ag[0-9]{6,18}-[A-Za-z0-9_]+-[0-9]{6,18}\.(seg|snp)\Z", max_length=255)
+]
+"""Name of a data file: nothing that is read names a file outside of the folder `data`."""
+Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
+"""Bytes, rows, epochs, and places among them."""
+ShardNumber = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 class Extent(msgspec.Struct, array_like=True, frozen=True):
     """A frame inside a data file."""
 
-    file: str
-    offset: int
-    length: int
-    crc: int
+    file: DataName
+    offset: Size
+    length: Size
+    crc: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class Stamp(msgspec.Struct, array_like=True, frozen=True):
@@ -54,12 +62,12 @@ class Segment(msgspec.Struct, array_like=True, frozen=True):
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     """All entries of one shard as of `version`; `digest` is what they must add up to."""
 
-    shard: int
-    version: int
+    shard: ShardNumber
+    version: Size
     digest: bytes
     extent: Extent | None
     """None for the empty shard, which needs no bytes."""
-    size: int = 0
+    size: Size = 0
 
 
 class TaskPart(msgspec.Struct, array_like=True, frozen=True):
@@ -92,8 +100,8 @@ class Position(msgspec.Struct, array_like=True, frozen=True, order=True):
     """Everything before producer epoch `epoch` is consumed, and of that epoch the first `row` rows of each
     shard."""
 
-    epoch: int
-    row: int = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    row: Size = 0
 
 
 class Range(msgspec.Struct, array_like=True, frozen=True):

@@ -14,12 +14,13 @@ from penstock.dataplane import paths, recordlog, records
 from penstock.dataplane.disk import PROBE, Disk, is_temp
 from penstock.dataplane.exports import held_files
 from penstock.dataplane.findings import DAMAGE, Finding
-from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_frames
+from penstock.dataplane.frames import FrameKind, ScanEnd, scan_frames
 from penstock.dataplane.holding import process_is_running, this_process
 from penstock.dataplane.inspecting import Holder, read_holder
 from penstock.dataplane.metas import read_metas
 from penstock.dataplane.outside import folders
 from penstock.dataplane.recordlog import Claim, Heartbeat, LogTail
+from penstock.dataplane.small_files import read_framed
 from penstock.dataplane.verifying import verify
 from penstock.errors import CheckpointError, PenstockError
 
@@ -108,7 +109,7 @@ def apply_repair(disk: Disk, plan: Plan, now: float, who: Claim | None = None) -
         if action.what is What.DELETE:
             disk.delete(action.path)
         elif action.what is What.CUT:
-            disk.put(action.path, disk.read(action.path)[: action.keep])
+            disk.put(action.path, disk.view(action.path, 0, action.keep))
     recordlog.write_heartbeat(disk, checkpoint, Heartbeat(claim, now, released=True))
     return claim
 
@@ -159,7 +160,7 @@ def _torn_tails(disk: Disk, checkpoint: str, tails: list[LogTail]) -> list[Actio
     for tail in tails:  # what looks like damage was not read, and is not here
         assert tail.part is not None
         path = paths.log(checkpoint, tail.part)
-        data = disk.read(path)
+        data = recordlog.read_log(disk, path)
         scan = scan_frames(data, path)
         for _ in scan:
             pass
@@ -201,7 +202,7 @@ def _heartbeat(disk: Disk, checkpoint: str, holder: Holder) -> list[Action]:
     if disk.size(path) is None:
         return []
     try:
-        decode_frame(disk.read(path), FrameKind.CLAIM, path)
+        read_framed(disk, path, FrameKind.CLAIM)
     except PenstockError:
         return [Action(What.RELEASE, path, "it is damaged; it only guards against accidents")]
     if holder.released:

@@ -2,50 +2,60 @@
 
 Whoever may write to the checkpoint may ask; there is no port to open and nothing to log in to. A request is taken once,
 by the driver that owns the checkpoint, which leaves a mark that it has; what it asks is the business of whoever carries
-it out.
+it out. Anything may stand in the folder: what is no request costs its own answer, and nothing else.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Annotated, Final
 
 import msgspec
 
 from penstock.dataplane import paths
-from penstock.dataplane.disk import Disk, is_temp
-from penstock.errors import CheckpointError, PenstockError, StorageError
+from penstock.dataplane.disk import Disk
+from penstock.dataplane.small_files import LARGE_BYTES, decode, read_whole
+from penstock.errors import CheckpointError, PenstockError
 
 _log = logging.getLogger("penstock")
 ASK, ANSWER, TAKEN = ".ask", ".answer", ".taken"
 STALE_S = 600.0
 """Age after which files that nobody fetched are deleted."""
+REFUSED_AT_ONCE: Final = 32
+"""Answers to what is no request that one look writes: thousands of such files hold up nobody who asks."""
+_OURS = re.compile(r"([0-9A-Za-z_-]{1,64})(\.ask|\.answer|\.taken)")
+_Count = Annotated[int, msgspec.Meta(ge=-1, le=1 << 31)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+_Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class Request(msgspec.Struct, frozen=True):
     """One thing asked: `rescale`, `move`, `drain`, `pause`, `resume`, `decisions`, ..."""
 
-    verb: str
+    verb: _Text
     asked_at: float
-    operator: str = ""
-    cores: int = 0
-    nodes: dict[str, int] = {}
+    operator: _Text = ""
+    cores: _Count = 0
+    nodes: dict[_Text, _Count] = {}
     """Cores by executor id; empty where it does not matter."""
-    shards: list[int] = []
-    task: int = -1
-    node: str = ""
+    shards: list[_Count] = []
+    task: _Count = -1
+    node: _Text = ""
     release: bool = False
-    latency_s: float = 0.0
-    window_s: float = 1.0
+    latency_s: _Seconds = 0.0
+    window_s: _Seconds = 1.0
     quantile: float | None = None
     """None: the mean."""
-    scope: str = ""
+    scope: _Text = ""
     """Empty: end to end."""
-    policy: str = ""
-    wait_s: float = 0.0
+    policy: _Text = ""
+    wait_s: _Seconds = 0.0
     """How long the query may wait for what was asked for to be done; 0: as long as it waits by itself."""
 
 
@@ -64,6 +74,11 @@ class Mark(msgspec.Struct, frozen=True):
 
     busy_with: str
     at: float
+
+
+_request = msgspec.json.Decoder(Request)
+_answer = msgspec.json.Decoder(Answer)
+_mark = msgspec.json.Decoder(Mark)
 
 
 def ask(
@@ -90,7 +105,7 @@ def ask(
     try:
         while clock() < deadline:
             if disk.size(answered) is not None:
-                return msgspec.json.decode(disk.read(answered), type=Answer)
+                return decode(_answer, read_whole(disk, answered, LARGE_BYTES), answered, "answer")
             sleep(0.05)
         mine = _read_mark(disk, taken)
         busy = mine or _find_busy(disk, folder, request.asked_at)
@@ -110,8 +125,8 @@ def ask(
 
 def _read_mark(disk: Disk, path: str) -> Mark | None:
     try:
-        return msgspec.json.decode(disk.read(path), type=Mark)
-    except (FileNotFoundError, StorageError, msgspec.MsgspecError):
+        return decode(_mark, read_whole(disk, path), path, "mark")
+    except (FileNotFoundError, PenstockError):
         return None
 
 
@@ -147,17 +162,24 @@ class Desk:
         """Requests that were begun and whose file is still there; None while one is carried out."""
         self._told_at: dict[str, float] = {}
         """Requests that have an answer, and since when."""
+        self._refused: set[str] = set()
+        """Of those that have no answer yet: what is no request."""
         self._first = True
 
     def look(self, now: float) -> int:
-        """Begin every request that waits and can be; return how many there were. Slow ones are not waited for."""
-        names = {name for name in self._disk.list(self._folder) if not is_temp(name)}
-        asked = sorted(name.removesuffix(ASK) for name in names if name.endswith(ASK))
-        self._clean(names, set(asked), now)
+        """Begin every request that waits and can be; return how many there were. Slow ones are not waited for.
+
+        What is no request, or cannot be read, answered or deleted, is passed over for those that can.
+
+        Raises:
+            StorageError: the folder cannot be listed.
+        """
+        found = [match for match in map(_OURS.fullmatch, self._disk.list(self._folder)) if match is not None]
+        asked, answered, taken = ({one[1] for one in found if one[2] == end} for end in (ASK, ANSWER, TAKEN))
+        self._clean(asked, answered, taken, now)
+        self._refused &= asked - answered
         count = 0
-        for key in asked:
-            if f"{key}{ANSWER}" in names:
-                continue
+        for key in sorted(asked - answered - self._refused):
             if key in self._answers:
                 self._tell(key)
                 continue
@@ -165,38 +187,35 @@ class Desk:
             if request is not None and not self._is_at(request.verb):
                 self._begin(key, request, now)
                 count += 1
+        for key in sorted(self._refused)[:REFUSED_AT_ONCE]:
+            self._tell(key)
         return count
 
-    def _clean(self, names: set[str], asked: set[str], now: float) -> None:
+    def _clean(self, asked: set[str], answered: set[str], taken: set[str], now: float) -> None:
         """Delete what nobody fetched for long and what an asker or a driver that died left; forget askers that left."""
         for key in [key for key, answer in self._answers.items() if answer is not None and key not in asked]:
             del self._answers[key]
-        answered = {name.removesuffix(ANSWER) for name in names if name.endswith(ANSWER)}
         self._told_at = {key: self._told_at.get(key, now) for key in answered}
-        left = {f"{key}{ANSWER}" for key in answered - asked}
-        left |= {
-            f"{key}{suffix}"
-            for key, at in self._told_at.items()
-            if now - at > STALE_S
-            for suffix in (ASK, ANSWER)
-        }
+        stale = {key for key, at in self._told_at.items() if now - at > STALE_S}
+        left = {f"{key}{ANSWER}" for key in (answered - asked) | stale} | {f"{key}{ASK}" for key in stale}
         if self._first:
-            left |= {name for name in names if name.endswith(TAKEN)}
+            left |= {f"{key}{TAKEN}" for key in taken}
         self._first = False
         for name in left:
-            self._disk.delete(f"{self._folder}/{name}")
+            self._drop(name)
 
     def _read(self, key: str, now: float) -> Request | None:
+        path = f"{self._folder}/{key}{ASK}"
         try:
-            request = msgspec.json.decode(self._disk.read(f"{self._folder}/{key}{ASK}"), type=Request)
+            request = decode(_request, read_whole(self._disk, path), path, "request")
         except FileNotFoundError:
             return None  # whoever asked has given up
-        except msgspec.MsgspecError as error:
+        except PenstockError as error:
             self._answers[key] = Answer(False, f"it cannot be read: {error}")
-            self._tell(key)
+            self._refused.add(key)
             return None
         if now - request.asked_at > STALE_S:
-            self._disk.delete(f"{self._folder}/{key}{ASK}")
+            self._drop(f"{key}{ASK}")
             return None
         return request
 
@@ -204,7 +223,13 @@ class Desk:
         return verb in self._threads and self._threads[verb].is_alive()
 
     def _begin(self, key: str, request: Request, now: float) -> None:
-        self._disk.put(f"{self._folder}/{key}{TAKEN}", msgspec.json.encode(Mark(request.verb, now)))
+        try:
+            mark = msgspec.json.encode(Mark(request.verb, now))
+            self._disk.put(f"{self._folder}/{key}{TAKEN}", mark)
+        except PenstockError as error:
+            self._answers[key] = Answer(False, f"nothing of it was done: {error}")
+            self._refused.add(key)
+            return
         self._answers[key] = None
         if request.verb not in self._slow:
             self._do(key, request)
@@ -227,10 +252,30 @@ class Desk:
         self._answers[key] = answer
 
     def _tell(self, key: str) -> None:
-        """Write the answer, if there is one and somebody waits for it. Only `look` does, so that it is written once."""
+        """Write the answer, if there is one and somebody waits for it; again with the next look where the disk fails.
+        Only `look` does, so that it is written once."""
         answer = self._answers.get(key)
         if answer is None:
             return
-        if self._disk.size(f"{self._folder}/{key}{ASK}") is not None:
-            self._disk.put(f"{self._folder}/{key}{ANSWER}", msgspec.json.encode(answer))
-        self._disk.delete(f"{self._folder}/{key}{TAKEN}")
+        try:
+            if self._disk.size(f"{self._folder}/{key}{ASK}") is not None:
+                self._disk.put(f"{self._folder}/{key}{ANSWER}", _encode(answer))
+        except PenstockError as error:
+            _log.debug("the answer %s could not be written: %s", key, error)
+            return
+        self._drop(f"{key}{TAKEN}")
+
+    def _drop(self, name: str) -> None:
+        with suppress(PenstockError):  # a folder of this name stays where it is
+            self._disk.delete(f"{self._folder}/{name}")
+
+
+def _encode(answer: Answer) -> bytes:
+    """An answer as it is written; text that is none, as of a broken name, is told with its odd parts escaped."""
+    try:
+        return msgspec.json.encode(answer)
+    except UnicodeEncodeError:
+        text, *lines = (
+            one.encode(errors="backslashreplace").decode() for one in (answer.text, *answer.lines)
+        )
+        return msgspec.json.encode(msgspec.structs.replace(answer, text=text, lines=lines))

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.dataplane.channel import SegmentRows
 from penstock.dataplane.logic.protocol import ShardedRows
 from penstock.dataplane.state.protocol import I64, U16
+from penstock.errors import CorruptFileError
 
 _NEVER_LATE = np.iinfo(np.int64).min
 
@@ -40,10 +41,18 @@ def slice_pieces(
         wanted: shards, ascending.
         end: -1 for no end.
         late_us: of these rows; goes with them.
+
+    Raises:
+        CorruptFileError: a segment is of fewer shards.
     """
     found: list[Slice] = []
     before = np.zeros(len(wanted), np.int64)
     for segment in segments:
+        if len(wanted) and wanted[-1] >= len(segment.counts):
+            raise CorruptFileError(
+                f"{segment.path} holds rows of {len(segment.counts)} shards, and shard {wanted[-1]} is to have some; "
+                "restore the file from a copy."
+            )
         counts = segment.counts[wanted].astype(np.int64)
         low = np.clip(start - before, 0, counts)
         high = counts if end < 0 else np.clip(end - before, 0, counts)

@@ -12,13 +12,19 @@ import pyarrow as pa
 from penstock.dataplane.frames import HEADER_SIZE, Frame, _Bad, _parse, frame_size
 
 SECTOR = 512
+APPEND_MOST = 64 << 20
+"""More bytes than one append of records has."""
+FLIPS_MOST = 1 << 25
+"""Bits of a payload up to which a flipped one is looked for; a few seconds."""
 _POLYNOMIAL = 0x82F63B78
 
 
-def is_damaged_tail(data: bytes, offset: int) -> bool:
+def is_damaged_tail(data: bytes | memoryview, offset: int) -> bool:
     """Whether the bad bytes from `offset` to the end look like damage rather than a write cut off by a
     crash."""
-    tail = data[offset:]
+    if len(data) - offset > APPEND_MOST:
+        return True
+    tail = bytes(data[offset:])
     if _one_bit_from_valid(tail):
         return True
     found = _parse(pa.py_buffer(tail), 0)
@@ -28,19 +34,19 @@ def is_damaged_tail(data: bytes, offset: int) -> bool:
         return False  # a good header whose payload is cut off by the end of the file
     if not complete and len(tail) < HEADER_SIZE:
         return False
-    return not _has_missing_sector(data, offset)
+    return not _has_missing_sector(tail, offset)
 
 
 def _header_is_whole(tail: bytes) -> bool:
     return bool(int.from_bytes(tail[20:24], "little") == google_crc32c.value(tail[:20]))
 
 
-def _has_missing_sector(data: bytes, offset: int) -> bool:
-    """Whether, between `offset` and the end, the part of some sector of the file reads as zeros only."""
-    start = offset
-    while start < len(data):
-        end = min((start // SECTOR + 1) * SECTOR, len(data))
-        if not any(data[start:end]):
+def _has_missing_sector(tail: bytes, offset: int) -> bool:
+    """Whether the part of some sector of the file, from `offset` to the end, reads as zeros only."""
+    start = 0
+    while start < len(tail):
+        end = min(start + SECTOR - (offset + start) % SECTOR, len(tail))
+        if not any(tail[start:end]):
             return True
         start = end
     return False
@@ -50,10 +56,10 @@ def _one_bit_from_valid(tail: bytes) -> bool:
     """Whether flipping one bit gives a valid frame that fills the tail or ends before it."""
     head = bytearray(tail[:HEADER_SIZE])
     for bit in range(8 * len(head)):
-        flipped = bytearray(tail)
+        flipped = bytearray(head)
         flipped[bit // 8] ^= 1 << (bit % 8)
-        if len(head) == HEADER_SIZE and _header_is_whole(bytes(flipped[:HEADER_SIZE])):
-            return isinstance(_parse(pa.py_buffer(bytes(flipped)), 0), Frame)
+        if len(head) == HEADER_SIZE and _header_is_whole(bytes(flipped)):
+            return isinstance(_parse(pa.py_buffer(bytes(flipped) + tail[HEADER_SIZE:]), 0), Frame)
     if len(head) < HEADER_SIZE or not _header_is_whole(tail):
         return False
     length = int.from_bytes(tail[8:16], "little")
@@ -77,7 +83,7 @@ def _is_one_bit_error(syndrome: int, bits: int) -> bool:
     """
     # The last bit of the last byte, in the reflected order, has passed through one step.
     effect = _POLYNOMIAL
-    for _ in range(bits):
+    for _ in range(min(bits, FLIPS_MOST)):
         if effect == syndrome:
             return True
         effect = (effect >> 1) ^ (_POLYNOMIAL if effect & 1 else 0)

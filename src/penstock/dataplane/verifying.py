@@ -18,7 +18,7 @@ from penstock.dataplane.chains import Chains
 from penstock.dataplane.channel import read_entries, read_frame, read_segment
 from penstock.dataplane.disk import Disk, is_temp
 from penstock.dataplane.findings import DAMAGE, NOTE, Report, attempt, count
-from penstock.dataplane.frames import FrameKind, ScanEnd, decode_frame, scan_frames
+from penstock.dataplane.frames import FrameKind, ScanEnd, scan_frames
 from penstock.dataplane.inspecting import Look, is_known_file, look
 from penstock.dataplane.metas import read_metas
 from penstock.dataplane.outside import folders, is_known_outside, verify_exports, verify_imported
@@ -26,6 +26,7 @@ from penstock.dataplane.program import InputSpec, operator_of
 from penstock.dataplane.rebuilding import digest_function, input_schema, rebuild
 from penstock.dataplane.recordlog import LogTail
 from penstock.dataplane.records import Extent
+from penstock.dataplane.small_files import read_framed
 from penstock.errors import CheckpointError
 
 
@@ -77,7 +78,7 @@ def _verify_small_files(disk: Disk, report: Report) -> None:
             )
     beat = paths.heartbeat(checkpoint)
     if disk.size(beat) is not None:
-        attempt(report, beat, lambda: decode_frame(disk.read(beat), FrameKind.CLAIM, beat), NOTE)
+        attempt(report, beat, lambda: read_framed(disk, beat, FrameKind.CLAIM), NOTE)
         count(report, disk.size(beat) or 0)
 
 
@@ -99,7 +100,7 @@ def _verify_log(disk: Disk, report: Report) -> list[LogTail]:
             continue
         tails.append(tail)
         report.records += len(tail.records)
-        data = disk.read(path)
+        data = recordlog.read_log(disk, path)
         scan = scan_frames(data, path)
         for frame in scan:
             count(report, frame.payload.size)
@@ -149,7 +150,7 @@ def _verify_segment(
         report,
         path,
         lambda: (
-            read_segment(disk, report.checkpoint, segment.extent, given.schema, given.older)
+            read_segment(disk, report.checkpoint, segment.extent, given.schema, given.older, whole=True)
             if len(given.schema)
             else read_frame(disk, report.checkpoint, segment.extent, FrameKind.SEGMENT)
         ),
@@ -189,7 +190,9 @@ def _verify_frames(
     whole = True
     for extent, kind in extents:
         path = paths.data_file(report.checkpoint, extent.file)
-        read = attempt(report, path, partial(read_entries, disk, report.checkpoint, extent, kind), level)
+        read = attempt(
+            report, path, partial(read_entries, disk, report.checkpoint, extent, kind, whole=True), level
+        )
         count(report, extent.length)
         whole = whole and read is not None
     return whole
@@ -205,7 +208,10 @@ def _verify_digests(disk: Disk, report: Report, seen: Look, chain: Chain) -> Non
             f"digests of '{chain.name}' are not checked: the checkpoint was begun by an early release.",
         )
         return
-    digest_of = digest_function(stage, schema, chain.name)
+    meta = paths.meta(report.checkpoint)
+    digest_of = attempt(report, meta, partial(digest_function, stage, schema, chain.name))
+    if digest_of is None:
+        return
     for found in rebuild(disk, report.checkpoint, chain, chain.shards().tolist()):
         report.shards += 1
         version = int(chain.versions[found.shard])

@@ -325,12 +325,21 @@ class Query(Asking):
     def _answer(self) -> None:
         """Do what `penstock query` asks, until the query ends; a disk that fails now and then is asked again."""
         desk = Desk(PosixDisk(), self.checkpoint, lambda asked: carry_out(self, asked), SLOW)
+        told = ""
         while not self._over.wait(ANSWER_INTERVAL_S):
             try:
                 desk.look(time.time())
-            except Exception:
-                if self.isActive:
-                    _log.exception("a request to query %s could not be answered.", self.name or self.id)
+                told = ""
+            except Exception as error:
+                if self.isActive and str(error) != told:  # the same trouble is told once
+                    told = str(error)
+                    unforeseen = None if isinstance(error, PenstockError) else error
+                    _log.error(
+                        "requests to query %s cannot be answered: %s",
+                        self.name or self.id,
+                        told,
+                        exc_info=unforeseen,
+                    )
 
     def _follow_up(self) -> None:
         """Say what came of what a person asked for."""

@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Sequence
 
-from penstock.dataplane.disk import Faults, StepDisk
+from penstock.dataplane.disk import Faults, IrregularFileError, StepDisk
 from penstock.testing.device import Change, File, Folder, SimDevice, os_error
 
 
@@ -44,7 +44,7 @@ class SimCalls:
         with self.device.lock:
             self._after_boot()
             self._next_file += 1
-            self._open[self._next_file] = self.device.file(path)
+            self._open[self._next_file] = self._regular(path)
             return self._next_file
 
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
@@ -95,7 +95,7 @@ class SimCalls:
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         with self.device.lock:
-            data = self.device.file(path).data
+            data = self._regular(path).data
             return bytes(data[offset:] if length is None else data[offset : offset + length])
 
     def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
@@ -108,6 +108,11 @@ class SimCalls:
     def list(self, path: str) -> list[str]:
         with self.device.lock:
             return list(self.device.folder(path).entries)
+
+    def _regular(self, path: str) -> File:
+        if isinstance(self.device.find(path), Folder):
+            raise IrregularFileError(path, "a folder")
+        return self.device.file(path)
 
     def _opened(self, file: int) -> File:
         self._after_boot()

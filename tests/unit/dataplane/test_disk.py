@@ -7,8 +7,11 @@ import errno
 import itertools
 import os
 import signal
+import socket
 import threading
+import tracemalloc
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -22,7 +25,7 @@ from penstock.dataplane.disk import (
     is_temp,
     storage_error,
 )
-from penstock.errors import CheckpointError, StorageError
+from penstock.errors import CheckpointError, CorruptFileError, StorageError
 from penstock.testing.faults import (
     EXIT_CODE,
     Action,
@@ -169,7 +172,7 @@ def test_check_writable_refuses_a_read_only_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "meaning"),
     [
-        (errno.EROFS, "not writable"),
+        (errno.EROFS, "mounted read-only"),
         (errno.EACCES, "not writable"),
         (errno.ENOSPC, "free space"),
         (errno.EIO, "check the disk"),
@@ -180,6 +183,132 @@ def test_check_writable_says_what_to_do(tmp_path: Path, number: int, meaning: st
     with pytest.raises(CheckpointError, match=meaning) as caught:
         check_writable(str(tmp_path), disk)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "meaning"),
+    [
+        (Step.READ, errno.EACCES, "read access"),
+        (Step.LIST, errno.EACCES, "read access"),
+        (Step.READ, errno.EPERM, "read access"),
+        (Step.CREATE, errno.EACCES, "write access"),
+        (Step.LINK, errno.EPERM, "hard links"),
+        (Step.LINK, errno.ENOTSUP, "hard links"),
+        (Step.READ, errno.EMFILE, "ulimit -n"),
+        (Step.WRITE, errno.EFBIG, "ulimit -f"),
+        (Step.CREATE, errno.ENAMETOOLONG, "shorter"),
+        (Step.MKDIR, errno.ENOTDIR, "is a file"),
+        (Step.READ, errno.ELOOP, "circle"),
+        (Step.DELETE, errno.EISDIR, "a folder has the name"),
+        (Step.READ, errno.ESTALE, "mount"),
+    ],
+)
+def test_each_cause_has_its_sentence(step: Step, number: int, meaning: str) -> None:
+    said = str(storage_error(step, "/c/file", OSError(number, os.strerror(number))))
+    assert meaning in said and "/c/file" in said and errno.errorcode[number] in said
+    assert step not in (Step.READ, Step.LIST) or "not writable" not in said
+
+
+def _as_user(uid: int, path: str) -> str:
+    """What the disk says of a file to another user, in a process of its own."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setuid(uid)
+            PosixDisk().read(path)
+        except BaseException as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        said = told.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
+def test_a_file_that_may_not_be_read_is_not_called_not_writable() -> None:
+    with TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        secret = Path(folder, "secret")
+        secret.write_text("x")
+        secret.chmod(0o600)
+        said = _as_user(65_534, str(secret))
+    assert "may not read it" in said and "EACCES" in said and "writable" not in said
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # the name of a socket must be short
+    try:
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+IRREGULAR = {
+    "a FIFO": make_fifo,
+    "a folder": Path.mkdir,
+    "a socket": make_socket,
+    "a link": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a dangling link": lambda path: path.symlink_to("nothing"),
+}
+
+
+@pytest.mark.parametrize("what", IRREGULAR)
+def test_what_is_no_file_is_refused_by_name_without_waiting(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "heartbeat"
+    IRREGULAR[what](path)
+    disk = PosixDisk()
+    calls = (
+        lambda: disk.read(str(path)),
+        lambda: disk.view(str(path), 0, 100),
+        lambda: disk.settle(str(path)),
+    )
+    for call in calls:
+        with pytest.raises(
+            CorruptFileError, match=f"{path} is {what.split(' to')[0].replace('dangling ', '')} where"
+        ):
+            call()
+    assert disk.size(str(path)) is not None
+    assert disk.create_exclusive(str(path), b"mine") is False
+
+
+def test_a_file_that_became_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    path, disk = tmp_path / "log", PosixDisk()
+    path.write_bytes(b"x")
+    assert disk.read(str(path)) == b"x"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CorruptFileError, match="FIFO"):
+        disk.read(str(path))
+
+
+def test_a_folder_of_the_checkpoint_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data").symlink_to("elsewhere")
+    disk = PosixDisk()
+    assert disk.create_exclusive(f"{tmp_path}/data/file", b"x")
+    assert disk.read(f"{tmp_path}/data/file") == b"x"
+
+
+@pytest.mark.parametrize("length", [1 << 20, 1 << 40, 1 << 62])
+def test_room_is_made_for_what_is_there_and_not_for_what_is_asked(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    tracemalloc.start()
+    try:
+        assert PosixDisk().read(str(path), 1, length) == b"bc"
+        assert bytes(PosixDisk().view(str(path), 1, length)) == b"bc"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_unlisted_errno_still_gives_its_meaning() -> None:

@@ -167,7 +167,7 @@ def test_a_manifest_of_a_newer_release_or_that_is_no_manifest_is_refused(tmp_pat
     ):
         read_manifest(str(tmp_path))
     part.write_text("{")
-    with pytest.raises(CorruptFileError, match=r"manifest-00000001-000000.json cannot be read"):
+    with pytest.raises(CorruptFileError, match=r"manifest-00000001-000000.json holds no ManifestPart"):
         read_manifest(str(tmp_path))
 
 

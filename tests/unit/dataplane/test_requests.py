@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.dataplane.disk import PosixDisk
-from penstock.dataplane.requests import STALE_S, Answer, Desk, Request, ask
-from penstock.errors import CheckpointError, PlanError
+from penstock.dataplane.requests import ANSWER, REFUSED_AT_ONCE, STALE_S, TAKEN, Answer, Desk, Request, ask
+from penstock.errors import CheckpointError, PenstockError, PlanError
 
 DISK = PosixDisk()
 
@@ -214,3 +216,126 @@ def test_what_askers_and_drivers_that_died_left_is_deleted(tmp_path: Path) -> No
 def test_a_time_to_wait_is_a_positive_number(tmp_path: Path, timeout: float) -> None:
     with pytest.raises(CheckpointError, match="--timeout is a positive number"):
         ask(DISK, str(tmp_path), Request("pause", 1.0), timeout)
+
+
+# -- a folder in which anybody may put anything --------------------------------------------------------------------------
+
+
+def put_sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "a folder": Path.mkdir,
+    "a FIFO": os.mkfifo,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a link that leads outside": lambda path: path.symlink_to("/dev/zero"),
+    "3 GiB of nothing": put_sparse,
+    "nesting without end": lambda path: path.write_bytes(b'{"verb":' + b"[" * 100_000),
+    "nesting where nobody looks": lambda path: path.write_bytes(
+        b'{"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    ),
+    "broken text": lambda path: path.write_bytes(b'{"verb":"\xff"}'),
+    "a number without end": lambda path: path.write_bytes(
+        b'{"verb":"a","asked_at":1,"cores":1' + b"0" * 9_000 + b"}"
+    ),
+    "a time that is none": lambda path: path.write_bytes(b'{"verb":"a","asked_at":1e999}'),
+    "a verb of a megabyte": lambda path: path.write_bytes(
+        b'{"asked_at":1,"verb":"' + b"a" * (1 << 20) + b'"}'
+    ),
+    "an empty file": Path.touch,
+}
+
+
+def put_request(folder: Path, key: str, verb: str = "tasks") -> None:
+    (folder / f"{key}.ask").write_bytes(msgspec.json.encode(Request(verb, 100.0)))
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_is_no_request_costs_its_own_answer_alone(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    HOSTILE[what](folder / "0.ask")
+    put_request(folder, "1")
+    seen: list[str] = []
+    desk = Desk(DISK, str(tmp_path), lambda asked: (seen.append(asked.verb), Answer(True, "fine"))[1])
+    for _ in range(3):
+        desk.look(100.0)
+    assert seen == ["tasks"]
+    assert (folder / "1.answer").exists()
+    if (folder / "0.answer").exists():
+        assert "0.ask" in msgspec.json.decode((folder / "0.answer").read_bytes(), type=Answer).text
+
+
+@pytest.mark.parametrize("end", [ANSWER, TAKEN])
+def test_what_stands_in_the_place_of_an_answer_or_a_mark_holds_up_nobody_else(
+    tmp_path: Path, end: str
+) -> None:
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    for key in ("0", "1"):
+        put_request(folder, key)
+    (folder / f"0{end}").mkdir()
+    (folder / f"0{end}" / "x").touch()
+    desk = Desk(DISK, str(tmp_path), lambda asked: Answer(True, "fine"))
+    for now in (100.0, 200.0, 100.0 + 3 * STALE_S):
+        desk.look(now)
+    told = Desk(DISK, str(tmp_path), lambda asked: Answer(True, "fine"))
+    put_request(folder, "2")
+    told.look(100.0)
+    assert (folder / "2.answer").exists()
+
+
+def test_names_that_nobody_of_ours_gives_are_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    strangers = [b"\xff.ask", b"a b.taken", b".ask", b"x" * 200 + b".answer", "\u00e9.taken".encode()]
+    for name in strangers:
+        Path(os.fsdecode(bytes(folder) + b"/" + name)).write_bytes(b"x")
+    put_request(folder, "1")
+    Desk(DISK, str(tmp_path), lambda asked: Answer(True, "fine")).look(100.0)
+    assert {os.fsencode(one.name) for one in folder.iterdir()} == {*strangers, b"1.ask", b"1.answer"}
+
+
+def test_thousands_of_files_that_are_no_requests_hold_up_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    for number in range(3_000):
+        (folder / f"{number:05d}.ask").write_bytes(b"?")
+    put_request(folder, "z")
+    desk = Desk(DISK, str(tmp_path), lambda asked: Answer(True, "fine"))
+    assert desk.look(100.0) == 1
+    assert (folder / "z.answer").exists()
+    assert len(list(folder.glob("*.answer"))) == 1 + REFUSED_AT_ONCE
+    put_request(folder, "y")
+    assert desk.look(100.0) == 1
+    assert len(list(folder.glob("*.answer"))) == 2 + 2 * REFUSED_AT_ONCE
+
+
+def test_an_answer_that_is_no_text_is_given_with_its_odd_parts_escaped(tmp_path: Path) -> None:
+    answer = served(tmp_path, lambda asked: Answer(True, "a\udcff", ["b\ud800"]), Request("tasks", 100.0))
+    assert answer == Answer(True, "a\\udcff", ["b\\ud800"])
+
+
+@pytest.mark.parametrize(
+    "made", [os.mkfifo, Path.mkdir, put_sparse, lambda path: path.write_bytes(b"[" * 100_000)]
+)
+def test_an_answer_that_cannot_be_read_is_said_to_whoever_asked(
+    tmp_path: Path, made: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda size: "asked")
+    (tmp_path / "requests").mkdir()
+    made(tmp_path / "requests" / "asked.answer")
+    with pytest.raises(PenstockError, match="asked"):
+        ask(DISK, str(tmp_path), Request("tasks", 100.0), 5.0)
+
+
+def test_marks_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    for number, what in enumerate(HOSTILE):
+        HOSTILE[what](folder / f"{number}.taken")
+    with pytest.raises(CheckpointError, match="no query that runs"):
+        ask(DISK, str(tmp_path), Request("tasks", 100.0), 0.1)

@@ -9,18 +9,31 @@ import fcntl
 import mmap
 import os
 import secrets
+import stat
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from penstock.dataplane.disk.protocol import Faults
+from penstock.dataplane.disk.protocol import Faults, IrregularFileError
 from penstock.dataplane.disk.steps import StepDisk
 
 _READ_MAX = 1 << 30
 _MAP_MIN = 1 << 20
 """Bytes from which on mapping costs less than copying."""
+_CLAMP_MIN = 1 << 16
+"""Bytes from which on a read asks first how many there are."""
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+"""Waits for nobody, as the opening of a FIFO would, and follows no link."""
+_IRREGULAR: Mapping[int, str] = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class _ReadHandle:
@@ -29,8 +42,9 @@ class _ReadHandle:
     __slots__ = ("fd", "identity")
 
     def __init__(self, path: str) -> None:
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = os.open(path, _READING)
         status = os.fstat(self.fd)
+        _check_regular(status, path)
         self.identity = (status.st_dev, status.st_ino)
 
     def is_deleted(self) -> bool:
@@ -58,7 +72,8 @@ class PosixCalls:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def open(self, path: str) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        _check_regular(os.lstat(path), path)
+        return os.open(path, _READING)
 
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
         return os.writev(file, parts)
@@ -99,8 +114,10 @@ class PosixCalls:
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         handle = self._handle(path)
-        if length is None:
-            length = max(0, os.fstat(handle.fd).st_size - offset)
+        if length is None or length > _CLAMP_MIN:
+            # Room is made for what is asked: of a length that lies, no more than there is.
+            there = max(0, os.fstat(handle.fd).st_size - offset)
+            length = there if length is None else min(length, there)
         if length <= _READ_MAX:
             return _pread(handle.fd, length, offset)
         return _read_in_pieces(handle.fd, length, offset)
@@ -115,7 +132,7 @@ class PosixCalls:
         return memoryview(mapped)[before:]
 
     def size(self, path: str) -> int:
-        return os.stat(path).st_size
+        return os.lstat(path).st_size
 
     def list(self, path: str) -> list[str]:
         return os.listdir(path)
@@ -123,7 +140,8 @@ class PosixCalls:
     def _handle(self, path: str) -> _ReadHandle:
         if os.getpid() != self._pid:
             self._forget_handles()  # the lock may have been held by a thread that the fork left behind
-        status = os.stat(path)  # another process may have replaced or deleted the file since
+        status = os.lstat(path)  # another process may have replaced or deleted the file since
+        _check_regular(status, path)
         with self._lock:
             handle = self._handles.get(path)
             if handle is None or handle.identity != (status.st_dev, status.st_ino):
@@ -163,6 +181,12 @@ class PosixDisk(StepDisk):
         token = secrets.token_hex(6)
         # The process id keeps temporary names apart after a fork, the token on different machines.
         super().__init__(PosixCalls(), faults, lambda: f"{os.getpid():x}-{token}", temps)
+
+
+def _check_regular(status: os.stat_result, path: str) -> None:
+    """Refuse what is no file before it is opened: to open a FIFO or a device may wait, or do something."""
+    if not stat.S_ISREG(status.st_mode):
+        raise IrregularFileError(path, _IRREGULAR.get(stat.S_IFMT(status.st_mode), "no regular file"))
 
 
 def _full_sync(fd: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -49,6 +50,14 @@ DROPPABLE = frozenset({Step.SYNC, Step.SYNC_DIR, Step.DELETE})
 """Steps that a disk may claim to have done without doing them."""
 
 
+class IrregularFileError(OSError):
+    """What has the name of a file is a folder, a link, a FIFO, a socket or a device."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(errno.EINVAL, f"it is {what}", path)
+        self.what = what
+
+
 class SkipStep(Exception):
     """Raised by ``Faults.before`` to make a droppable step lie: it is reported done and was not done."""
 
@@ -82,7 +91,11 @@ class AppendFile(Protocol):
 
 
 class Disk(Protocol):
-    """Durable files under absolute paths. A failed change raises ``StorageError``, whatever the cause."""
+    """Durable files under absolute paths. A failed change raises ``StorageError``, whatever the cause.
+
+    Reads never wait for another process: a folder, link, FIFO, socket or device under the name of a file is refused
+    with a ``CorruptFileError``. Folders may be links.
+    """
 
     def make_dirs(self, path: str) -> None:
         """Make the folder and its missing parents; on return all of them survive a power loss."""
@@ -123,7 +136,7 @@ class Disk(Protocol):
         """As ``read``, for files that only grow: many bytes may be mapped, not copied. Raises ``FileNotFoundError``."""
 
     def size(self, path: str) -> int | None:
-        """Return the file's size, ``None`` if there is no such file."""
+        """Return the size of what has this name, file or not; ``None`` if nothing has."""
 
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a folder, temporary ones included; ``[]`` if there is no such folder."""

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from penstock.dataplane.disk.failures import storage_error
+from penstock.dataplane.disk.failures import not_a_file, storage_error
 from penstock.dataplane.disk.protocol import (
     DROPPABLE,
     TEMP_SUFFIX,
     AppendFile,
     Calls,
     Faults,
+    IrregularFileError,
     Part,
     SkipStep,
     Step,
@@ -146,7 +147,8 @@ class StepDisk:
         expect: type[OSError] | tuple[type[OSError], ...] = (),
         undo: Callable[[T], None] | None = None,
     ) -> T:
-        """Make one call between its two fail points; an unexpected ``OSError`` is a StorageError."""
+        """Make one call between its two fail points; an unexpected ``OSError`` is a StorageError, what is
+        no file a CorruptFileError."""
         try:
             if self._faults is not None:
                 self._faults.before(step, path)
@@ -157,6 +159,8 @@ class StepDisk:
             return None  # type: ignore[return-value]  # droppable steps return nothing
         except expect:
             raise
+        except IrregularFileError as error:
+            raise not_a_file(path, error) from error
         except OSError as error:
             raise storage_error(step, path, error) from error
         try:
