@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -35,6 +35,7 @@ from penstock.spark.reports import Reports
 from penstock.spark.running import check_since, check_timeout, note_end, remember
 from penstock.spark.shell import SparkShell
 from penstock.spark.showing import Shown, show_html, show_line
+from penstock.topology.substitutes import QUERY, refuse_missing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -260,6 +261,11 @@ class Query(Asking):
         """
         self._check_operator(operator)
         return self._ask(lambda shell: shell.engine.chains.digests_of(operator)) or []
+
+    if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_missing(self, name, QUERY)
 
     def __repr__(self) -> str:
         return show_line(self._shown())
