@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import OperatorError
+from penstock.topology.misfits import explain_misfit
+from penstock.topology.returned import shown
 from penstock.topology.rows import bounds_of
 from penstock.topology.types import ddl_of
 
@@ -33,7 +35,7 @@ def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, operator: str) -> pa.R
     for field, values in zip(schema, columns, strict=True):
         try:
             array = pa.array(_prepare(values, field.type), field.type)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        except (pa.ArrowException, AttributeError, OverflowError, TypeError, ValueError) as error:
             raise _misfit(values, field, operator, error) from error
         _require_no_nulls(array, field, operator)
         arrays.append(array)
@@ -50,11 +52,16 @@ def _columns_of(rows: Sequence[Any], schema: pa.Schema, operator: str) -> list[S
             rows = [_by_position(row, positions[type(row)], schema, operator) for row in rows]
     if set(map(len, rows)) != {len(schema)}:
         wrong = next(row for row in rows if len(row) != len(schema))
+        nested = "; it has rows inside, return one list of rows" if _is_list_of_rows(wrong) else ""
         raise OperatorError(
-            f"operator {operator!r} returned {_shown(wrong)} with {len(wrong)} value(s) for the "
-            f"{len(schema)} column(s) {', '.join(repr(name) for name in schema.names)}"
+            f"operator {operator!r} returned {shown(wrong)} with {len(wrong)} value(s) for the "
+            f"{len(schema)} column(s) {', '.join(repr(name) for name in schema.names)}{nested}"
         )
     return list(zip(*rows, strict=True))
+
+
+def _is_list_of_rows(row: Sequence[Any]) -> bool:
+    return bool(row) and all(isinstance(one, tuple | dict | list) for one in row)
 
 
 def _positions(kind: type, schema: pa.Schema) -> list[int] | None:
@@ -74,15 +81,16 @@ def _by_position(row: Any, order: list[int] | None, schema: pa.Schema, operator:
     if isinstance(row, dict):
         if unknown := row.keys() - set(schema.names):
             raise OperatorError(
-                f"operator {operator!r} returned {_shown(row)} with column(s) {sorted(map(repr, unknown))} "
+                f"operator {operator!r} returned {shown(row)} with column(s) {sorted(map(repr, unknown))} "
                 f"that its schema does not have; it has {', '.join(repr(name) for name in schema.names)}"
             )
         return tuple(map(row.get, schema.names))
     if isinstance(row, list):
         return tuple(row)
     raise OperatorError(
-        f"operator {operator!r} returned {_shown(row)} of type {type(row).__name__} as a row; return a "
-        f"tuple, dict or named tuple with {', '.join(repr(name) for name in schema.names)}"
+        f"operator {operator!r} returned {shown(row)} of type {type(row).__name__} as a row; a row is a "
+        f"tuple, dict or named tuple with {', '.join(repr(name) for name in schema.names)}, and functions return a list of "
+        "rows"
     )
 
 
@@ -154,10 +162,11 @@ def _misfit(values: Sequence[Any], field: pa.Field, operator: str, error: Except
     for at, value in enumerate(values):
         try:
             pa.array(_prepare([value], field.type), field.type)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as own:
+        except (pa.ArrowException, AttributeError, OverflowError, TypeError, ValueError) as own:
             return OperatorError(
-                f"operator {operator!r} returned {_shown(value)} ({type(value).__name__}) in column "
-                f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: {own}"
+                f"operator {operator!r} returned {shown(value)} ({type(value).__name__}) in column "
+                f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: "
+                f"{explain_misfit(value, field.type) or str(own).splitlines()[0]}"
             )
     return OperatorError(
         f"operator {operator!r}: column {field.name!r} does not fit {ddl_of(field.type)}: {error}"
@@ -181,11 +190,6 @@ def _require_no_nulls(array: pa.Array, field: pa.Field, operator: str, path: str
     elif pa.types.is_map(field.type) and len(array):
         first, bounds = bounds_of(array)
         _require_no_nulls(array.items[first : first + bounds[-1]], field.type.item_field, operator, path)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def conform_batch(data: pa.RecordBatch | pa.Table, schema: pa.Schema, operator: str) -> pa.RecordBatch:

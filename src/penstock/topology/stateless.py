@@ -17,6 +17,7 @@ from penstock.errors import DeclarationError, OperatorError
 from penstock.topology.batches import rows_to_batch
 from penstock.topology.durations import parse_duration
 from penstock.topology.expressions import Column, as_expression, evaluate, explain, type_of
+from penstock.topology.returned import ReturnedError, refuse_asynchronous, returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
 
 
@@ -83,9 +84,12 @@ class MapRows:
             try:
                 given = self.function(row)
                 if self.flat:
-                    made.extend(given if given is not None else ())
+                    made.extend(returned_rows(given))
                 else:
+                    refuse_asynchronous(given)
                     made.append(given)
+            except ReturnedError as error:
+                raise OperatorError(f"{self.where} {error} (for {row!r}).") from None
             except Exception as error:
                 raise OperatorError(
                     f"{self.where} failed for {row!r}: {type(error).__name__}: {error}"

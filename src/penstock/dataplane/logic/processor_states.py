@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+import pyarrow as pa
+
 from penstock.dataplane.logic.processor_values import Convert, MapKeys, RowClass, reader_of, writer_of
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.timers import EPOCH_TIMERS, EVENT_TIMERS, TimerColumn
 from penstock.errors import OperatorError
+from penstock.topology.misfits import explain_misfit
 from penstock.topology.processors import DeclaredState, Processor, slot_of
+from penstock.topology.returned import shown
 
 ENDS: Final = 1
 """Microseconds behind the millisecond at which the hidden timer of a key stands; a processor's own stand on it."""
@@ -152,6 +156,7 @@ class Variable:
         self._write: Convert | None = writer_of(declared.schema)
         self._where = f"operator {tools.operator!r}: state {declared.name!r}"
         self._width = len(declared.schema)
+        self._type = pa.struct(list(declared.schema))
         self._begin(declared, row_class)
 
     def _begin(self, declared: DeclaredState, row_class: RowClass) -> None:
@@ -181,6 +186,10 @@ class Variable:
         if value is None:
             raise TypeError(
                 f"{self._where}: None is no value; give a tuple of its {self._width} field(s), or clear()"
+            )
+        if not isinstance(value, dict) and (not isinstance(value, tuple | list) or len(value) != self._width):
+            raise TypeError(
+                f"{self._where}: {shown(value)} does not fit; {explain_misfit(value, self._type)}"
             )
         if self._write is not None:
             value = self._write(value)

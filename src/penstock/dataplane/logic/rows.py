@@ -24,8 +24,10 @@ from penstock.dataplane.logic.letters import Letters
 from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec, ShardedRows
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
+from penstock.dataplane.state.misuse import hint_for
 from penstock.errors import OperatorError, PenstockError
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.returned import ReturnedError, returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.states import StateSpec
 from penstock.topology.types import ddl_of
@@ -140,7 +142,7 @@ class RowLogic(PlainLogic):
                 end = bound - base
                 result = fn(state._key, rows[start:end], state)
                 # A generator has to run now: its state would be staged by the time its rows are read.
-                results.append(result if type(result) is list else [] if result is None else list(result))
+                results.append(result if type(result) is list else returned_rows(result))
                 start = end
         except Exception as error:
             raise operator_error(self._operator, state._key, error) from error
@@ -156,7 +158,7 @@ class RowLogic(PlainLogic):
             for state, bound in zip(states, islice(bounds, 1, None), strict=True):
                 end = bound - base
                 result = fn(state._key, rows[start:end], state)
-                results.append(result if type(result) is list else [] if result is None else list(result))
+                results.append(result if type(result) is list else returned_rows(result))
                 start = end
                 ended = perf_counter()
                 times.append(ended - began)
@@ -180,7 +182,7 @@ class RowLogic(PlainLogic):
             results.append([])
             try:
                 mine = rows[bounds[at] - bounds[0] : bounds[at + 1] - bounds[0]]
-                results[at] = list(self._spec.fn(state._key, mine, state) or ())
+                results[at] = returned_rows(self._spec.fn(state._key, mine, state))
             except Exception as error:
                 take_back(at, error)
         if not self._fits(list(chain.from_iterable(results))):  # seldom; only then is it asked call by call
@@ -222,7 +224,11 @@ def operator_error(operator: str, key: Any, error: Exception) -> OperatorError:
     if isinstance(error, PenstockError) and not isinstance(error, OperatorError):
         raise error  # local state or disk, not the function
     where = "" if key is None else f" for key {tuple(key)!r}"
+    if isinstance(error, ReturnedError):
+        return OperatorError(
+            f"operator {operator!r} {error}{'' if key is None else f' (key {tuple(key)!r})'}."
+        )
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     return OperatorError(
-        f"operator {operator!r} failed{where}: {type(error).__name__}: {error}\n{''.join(lines).rstrip()}"
+        f"operator {operator!r} failed{where}: {type(error).__name__}: {error}{hint_for(error)}\n{''.join(lines).rstrip()}"
     )

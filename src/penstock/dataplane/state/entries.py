@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.state.bringing import Bringing, content_digest, sealed, verified
-from penstock.dataplane.state.handles import KeyState
+from penstock.dataplane.state.handles import KeyState, put
 from penstock.dataplane.state.kinds import Column, Entry, ListColumn, StateContext, ValueColumn
 from penstock.dataplane.state.local import LocalShard
 from penstock.dataplane.state.maps import MapColumn
@@ -53,11 +53,12 @@ class EntryState:
         shared: Mapping[str, StateSpec] | None = None,
         key_state: type[KeyState] = KeyState,
         key_class: type[tuple[Any, ...]] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self.operator = operator
         self.key_codec = KeyCodec([key.type for key in keys], [key.name for key in keys], operator)
         self._key_class = key_class or struct_class(pa.struct(list(keys)))
-        context = StateContext(operator, self.key_codec, self)
+        context = StateContext(operator, self.key_codec, self, labels or {})
         self._columns: list[Column] = [
             _build_column(context, name, ordinal, spec)
             for ordinal, (name, spec) in enumerate(states.items(), start=1)
@@ -101,7 +102,7 @@ class EntryState:
         touched = self._touched
         for state in states:
             if state._used != clock:
-                state._used = clock
+                put(state, "_used", clock)
                 touched.append(state)
         return states
 
@@ -115,7 +116,7 @@ class EntryState:
             column.collect(states, self._settled.changes)
         self._weigh(states)
         for state in states:
-            state._settled = self._clock
+            put(state, "_settled", self._clock)
 
     def roll_back(self, state: KeyState, key: bytes) -> None:
         """Forget what was changed in a state since it was last settled; it holds what is committed, or what this epoch has
@@ -125,8 +126,8 @@ class EntryState:
         self._load([key], state._shard, owned)
         fresh = owned.cache[key]
         for column in self._columns:
-            setattr(state, column.name, getattr(fresh, column.name))
-        state._object = None
+            put(state, column.name, getattr(fresh, column.name))
+        put(state, "_object", None)
         owned.cache[key] = state
 
     # ------------------------------------------------------------------------------------ of a shard, not of a key
@@ -137,7 +138,7 @@ class EntryState:
         if owned.shared is None:
             owned.shared = self._shared_class(None, shard)
             for column in self._shared_columns:
-                setattr(owned.shared, column.name, column.make(shard, b"", False))
+                put(owned.shared, column.name, column.make(shard, b"", False))
         return owned.shared
 
     def is_changed(self, shared: KeyState) -> bool:
@@ -185,10 +186,10 @@ class EntryState:
                 entries = [column.prefix(key) for key in keys]
                 stored = self._read_many(shard, entries)
                 for state, entry in zip(made, entries, strict=True):
-                    setattr(state, name, column.holding(shard, entry, stored.get(entry)))
+                    put(state, name, column.holding(shard, entry, stored.get(entry)))
             else:
                 for state, key in zip(made, keys, strict=True):
-                    setattr(state, name, column.make(shard, key, empty))
+                    put(state, name, column.make(shard, key, empty))
 
     # ------------------------------------------------------------------------------------ committed entries
 
@@ -346,7 +347,7 @@ class EntryState:
             if state._object is not None:
                 weight *= 2
             self._weight += weight - state._weight
-            state._weight = weight
+            put(state, "_weight", weight)
 
     def _evict(self) -> None:
         states = [

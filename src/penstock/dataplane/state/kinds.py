@@ -9,7 +9,7 @@ files.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, eq
 from typing import Any, Final, Protocol
@@ -93,6 +93,8 @@ class StateContext:
     operator: str
     keys: KeyCodec
     reader: EntryReader
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What users call a state, where the engine calls it otherwise."""
 
 
 class Column:
@@ -165,8 +167,9 @@ class Column:
     def _misfit(self, prefix: bytes, what: str, reason: str) -> OperatorError:
         (length,) = struct.unpack(">H", prefix[1:3])
         key = self._context.keys.decode(prefix[3 : 3 + length])
+        name = self._context.labels.get(self.name, self.name)
         return OperatorError(
-            f"operator {self._context.operator!r}: state {self.name!r} of key {key!r}: {what}; {reason}"
+            f"operator {self._context.operator!r}: state {name!r} of key {key!r}: {what}; {reason}"
         )
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.errors import CheckpointError, OperatorError
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.misfits import explain_misfit
 from penstock.topology.rows import python_type
 from penstock.topology.types import ddl_of
 
@@ -99,6 +100,9 @@ class ValueCodec:
         """Return index and reason of the first value that `encode_all` does not take."""
         for at, value in enumerate(values):
             if self.encode_all([value]) is None:
+                told = explain_misfit(value, self.arrow_type)
+                if told is not None:
+                    return at, told
                 try:
                     self._fit(value)
                 except _MISFITS as error:
