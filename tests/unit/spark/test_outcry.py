@@ -35,7 +35,7 @@ def test_nobody_waits_and_nothing_is_set_up(bare: logging.Logger, capsys: pytest
     outcry = Outcry("mine")
     outcry.tell(failure())
     outcry.tell(failure())
-    told = capsys.readouterr().err
+    told = capsys.readouterr().err.removeprefix("penstock: ")
     assert told == f"query mine has failed: {SENTENCE}\n{TRACEBACK}\n"
     raised = outcry.as_raised(failure())
     assert str(raised) == f"Query mine ended: {SENTENCE}"
@@ -48,7 +48,7 @@ def test_whoever_waits_gets_the_traceback_and_the_log_the_sentence(
     outcry, error = Outcry("mine"), failure()
     with outcry.waiting():
         outcry.tell(error)
-    assert capsys.readouterr().err == f"query mine has failed: {SENTENCE}\n"
+    assert capsys.readouterr().err.removeprefix("penstock: ") == f"query mine has failed: {SENTENCE}\n"
     raised = outcry.as_raised(error)
     assert raised.__cause__ is error and TRACEBACK not in str(raised)
 
