@@ -26,6 +26,7 @@ from penstock.topology.sla import SLA
 from penstock.topology.sources import from_rows, generate
 from penstock.topology.states import ListState, MapState, ValueState
 from penstock.topology.stream import Stream
+from penstock.topology.substitute_functions import refuse_name as _refuse_name
 from penstock.topology.windows import session_window, window
 from penstock.version import __version__
 
@@ -79,7 +80,7 @@ def __getattr__(name: str) -> Any:
         from penstock.spark.streams import streams
 
         return streams
-    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    return _refuse_name(name, __all__)
 
 
 def _start(declared: _writer.Declared, spark: Any) -> Any:

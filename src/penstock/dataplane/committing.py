@@ -68,7 +68,10 @@ class Committing:
             "user": OperatorError, "storage": StorageError, "local": StorageError, "corrupt": CorruptFileError,
         }  # fmt: skip
         error = kinds.get(failed.kind, PenstockError)(failed.message)
-        error.add_note(failed.detail)
+        if (
+            "\nTraceback (most recent call last)" not in failed.message
+        ):  # else it tells where the user's code is
+            error.add_note(failed.detail)
         self._engine.fail(error)
 
     def settle(self, run: Run) -> None:

@@ -7,7 +7,6 @@ names are kept from clean-up until the manifest goes, oldest first, when more is
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from penstock.dataplane.run import SinkWork
 from penstock.dataplane.slices import slice_pieces
 from penstock.dataplane.small_files import LARGE_BYTES, decode, read_framed
 from penstock.errors import CheckpointError, CorruptFileError, DeclarationError
+from penstock.suggesting import did_you_mean
 
 EXPORT_EPOCH_S = 1.0
 """Shortest time from the start of one epoch of an export to the next: bounds the number of manifests."""
@@ -111,8 +111,7 @@ def add_exports(program: Program, operators: Sequence[str]) -> Program:
     known = [name for name, spec in program.stages.items() if spec.kind != "sink"]
     for name in operators:
         if name != "*" and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            hint = did_you_mean(name, known, f"there are {', '.join(known)}.")
             raise DeclarationError(f"option 'export': there is no source or operator {name!r}; {hint}")
     # In the order of the program, whatever the order of the option: edges are known by number.
     chosen = [name for name in known if name in operators or "*" in operators]
@@ -236,8 +235,8 @@ def read_head(disk: Disk, checkpoint: str, operator: str) -> Head:
     try:
         data = read_framed(disk, path, FrameKind.EXPORT, LARGE_BYTES)
     except FileNotFoundError as error:
-        near = difflib.get_close_matches(operator, disk.list(paths.exports(checkpoint)), n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]!r}? Else " if near else ""
+        hint = did_you_mean(operator, disk.list(paths.exports(checkpoint)))
+        hint += " Else " if hint else ""
         raise CheckpointError(
             f"the checkpoint {checkpoint} has no export of '{operator}'; {hint}start its query with "
             f"option('export', '{operator}')."

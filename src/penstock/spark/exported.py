@@ -6,7 +6,6 @@ segments in our checkpoint; nothing here talks to the query that exports, which 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from penstock.dataplane import exports
 from penstock.dataplane.disk import PosixDisk, check_scheme
 from penstock.dataplane.program import Program
 from penstock.errors import CheckpointError, DeclarationError
+from penstock.suggesting import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,8 +44,7 @@ def check_exported(program: Program, operator: str) -> None:
             f"'{operator}' is not exported; start the query with option('export', '{operator}') to read its rows with "
             "to_stream(...)."
         )
-    near = difflib.get_close_matches(str(operator), known, n=1, cutoff=0.3)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+    hint = did_you_mean(operator, known, f"there are {', '.join(known)}.")
     raise DeclarationError(f"there is no source or operator {operator!r} in this query; {hint}")
 
 

@@ -6,7 +6,6 @@ own readers (`state-metadata`, `statestore`) and never changes it.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.imported import TIMER, ImportedVariable, Manifest, read_manifests, write_imported
 from penstock.dataplane.importing import nullable_ddl
 from penstock.errors import CheckpointError
+from penstock.suggesting import did_you_mean
 from penstock.topology.processors import EXPIRES
 from penstock.topology.schema import parse_schema
 
@@ -141,10 +141,10 @@ def _check_without(origin: str, without: Sequence[str], known: Sequence[str]) ->
     for name in without:
         if name in known:
             continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
         listed = f"it has {', '.join(known)}." if known else "the state of a group function has no names."
-        hint = f"did you mean {near[0]!r}?" if near else listed
-        raise CheckpointError(f"--without: {origin} has no state {name!r}; {hint}")
+        raise CheckpointError(
+            f"--without: {origin} has no state {name!r}; {did_you_mean(name, known, listed)}"
+        )
 
 
 def copy_logs(disk: Disk, origin: str, target: str) -> None:

@@ -250,7 +250,7 @@ class Ingest:
 
     def _check_owner(self) -> None:
         opened = self._shell.opened
-        recordlog.check_claim(self._disk, opened.checkpoint, opened.claim)
+        recordlog.check_claim(PosixDisk(), opened.checkpoint, opened.claim)
 
     @property
     def finished(self) -> bool:

@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -30,11 +31,14 @@ from penstock.spark.elasticity import Elasticity
 from penstock.spark.hub import HubOver
 from penstock.spark.ingest import Ingest
 from penstock.spark.listening import announcer
+from penstock.spark.outcry import Outcry, brief
 from penstock.spark.progress import Identity, Reading, take_reading
 from penstock.spark.reports import Reports
 from penstock.spark.running import check_since, check_timeout, note_end, remember
+from penstock.spark.session import PenstockWarning
 from penstock.spark.shell import SparkShell
 from penstock.spark.showing import Shown, show_html, show_line
+from penstock.topology.substitutes import QUERY, refuse_missing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +64,8 @@ class Query(Asking):
         self._shell: SparkShell | None = None
         self._ingests: list[Ingest] = []
         self._over = threading.Event()
+        self._begun = False
+        self._outcry = Outcry(name or "")
         self._error: PenstockError | None = None
         self._reports = Reports(Identity("", self.runId, name), self._read, lambda: self.isActive)
         self._tables: dict[str, list[pa.Table]] = {}
@@ -137,7 +143,8 @@ class Query(Asking):
             DeclarationError: the timeout is no number of seconds.
         """
         check_timeout("awaitTermination", timeout)
-        ended = self._over.wait(timeout)
+        with self._outcry.waiting():
+            ended = self._over.wait(timeout)
         self._raise()
         return ended if timeout is not None else None
 
@@ -151,6 +158,11 @@ class Query(Asking):
             QueryError: the query ended with an error, or is paused, so that it would wait for ever.
         """
         self._ask(self._check_flows)
+        with self._outcry.waiting():
+            self._drain()
+        self._raise()
+
+    def _drain(self) -> None:
         for ingest in self._ingests:
             try:
                 ingest.drain()
@@ -166,7 +178,6 @@ class Query(Asking):
             elif self._ask(lambda shell, mark=marks[0]: self._has_passed(shell, mark)):
                 return
             time.sleep(0.005)
-        self._raise()
 
     def _has_passed(self, shell: SparkShell, mark: DrainMark) -> bool:
         if shell.engine.draining.has_passed(mark):
@@ -184,6 +195,8 @@ class Query(Asking):
 
     def table(self, sink: str | None = None) -> pa.Table:
         """Return all rows that reached a memory sink since this start.
+
+        Of a query that has failed these are the rows that reached it before: a `PenstockWarning` says so.
 
         Args:
             sink: the name that a further sink was given with `also(name, ...)`.
@@ -204,6 +217,13 @@ class Query(Asking):
                 "format('memory'), or let a further one have them: also(name, ...).format('memory')."
             )
         schema = self._schema if shell is None else shell.engine.program.stages[stage].schema
+        if self._error is not None:
+            warnings.warn(
+                f"query {self.name or self.id} has failed, and these are the rows that reached its sink before: "
+                f"{brief(self._error)}",
+                PenstockWarning,
+                stacklevel=2,
+            )
         with self._guard:
             found = self._tables.get(stage, [])
             return pa.concat_tables(found) if found else schema.empty_table()
@@ -262,6 +282,11 @@ class Query(Asking):
         self._check_operator(operator)
         return self._ask(lambda shell: shell.engine.chains.digests_of(operator)) or []
 
+    if not TYPE_CHECKING:  # type checkers are to find what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_missing(self, name, QUERY)
+
     def __repr__(self) -> str:
         return show_line(self._shown())
 
@@ -286,7 +311,11 @@ class Query(Asking):
 
     def _begin(self) -> None:
         """Let the query be known: to this process, to listeners, and to the thread that reports on it."""
+        self._begun = True
+        self._outcry.query = self.name or self.id
         remember(self)
+        if not self.isActive:  # it failed before anybody had it
+            self._tell()
         self._reports.begin()
         started = listening.started_event(self.id, self.runId, self.name, iso_time(self._started))
         announcer.announce_and_wait("onQueryStarted", started)
@@ -306,7 +335,7 @@ class Query(Asking):
 
     def _raise(self) -> None:
         if self._error is not None:
-            raise QueryError(f"Query {self.name or self.id} ended: {self._error}") from self._error
+            raise self._outcry.as_raised(self._error)
 
     def _ended(self, error: PenstockError | None) -> None:
         self._error = self._error or error
@@ -315,8 +344,16 @@ class Query(Asking):
         for ingest in self._ingests:
             with contextlib.suppress(Exception):
                 ingest.stop()
+        if self._begun:
+            self._tell()
         self._over.set()
         note_end(self)
+
+    def _tell(self) -> None:
+        """Say that the query has failed, where it has: to the log and standard error, and to those who read its rows."""
+        if self._error is not None:
+            self._outcry.query = self.name or self.id
+            self._outcry.tell(self._error)
 
     def _remember(self, stage: str, table: pa.Table) -> None:
         with self._guard:

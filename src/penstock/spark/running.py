@@ -11,6 +11,7 @@ import contextlib
 import math
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.errors import CheckpointError, DeclarationError
@@ -101,7 +102,7 @@ def await_any(timeout: float | None) -> bool:
         QueryError: one of those that ended did so with an error.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    with _changed:
+    with _awaited(active()), _changed:
         while not _terminated:
             # A wait without end could not be interrupted from the keyboard on every system.
             left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
@@ -112,6 +113,15 @@ def await_any(timeout: float | None) -> bool:
     for query in ended:
         query.awaitTermination(0.0)
     return True
+
+
+@contextlib.contextmanager
+def _awaited(queries: Sequence[Query]) -> Iterator[None]:
+    """Let queries know that somebody will be handed their errors."""
+    with contextlib.ExitStack() as stack:
+        for query in queries:
+            stack.enter_context(query._outcry.waiting())
+        yield
 
 
 def reset_terminated() -> None:
@@ -126,9 +136,10 @@ def await_all() -> None:
     Raises:
         QueryError: one of them ended with an error.
     """
-    while any(query.isActive for query in _started):
-        for query in list(_started):
-            query.awaitTermination(0.1 if query.isActive else 0.0)
+    with _awaited(active()):
+        while any(query.isActive for query in _started):
+            for query in list(_started):
+                query.awaitTermination(0.1 if query.isActive else 0.0)
     for query in list(_started):
         query.awaitTermination(0.0)
 

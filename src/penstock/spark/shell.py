@@ -36,6 +36,7 @@ from penstock.spark.hearing import Hearing
 from penstock.spark.hub import Hub, Listener
 from penstock.spark.lease_task import HEARTBEAT_S
 from penstock.spark.leases import LeaseOffice
+from penstock.spark.outcry import brief
 from penstock.spark.sinks import Sink
 from penstock.spark.slots import LOCAL_NODE, is_local
 from penstock.spark.versions import check_version
@@ -211,6 +212,10 @@ class SparkShell(Listener):
         self.hearing.close()
         with contextlib.suppress(Exception):
             error = give_back(self.disk, self.opened.checkpoint, self.opened.claim, time.time(), error)
+        if error is not None:
+            for sink in self._sinks.values():
+                with contextlib.suppress(Exception):  # Spark may be gone, and what it showed with it
+                    sink.note_failure(f"query {self.label} has failed: {brief(error)}")
         self._on_end(error)
 
     def _crashed(self, error: BaseException) -> None:

@@ -53,6 +53,9 @@ class Sink(Protocol):
     def cancel(self) -> None:
         """End Spark jobs that are under way; the query is over. Any thread."""
 
+    def note_failure(self, told: str) -> None:
+        """The query has failed: say so to those who read what the sink keeps. Called last, after `cancel`."""
+
 
 def sink_settings(declared: Declared) -> dict[str, Any]:
     """Return the settings of the data plane that a sink asks for."""
@@ -184,6 +187,9 @@ class ArrowSink:
     def cancel(self) -> None:
         pass
 
+    def note_failure(self, told: str) -> None:
+        pass
+
 
 class DataFrameSink:
     """Calls the user's function with a DataFrame."""
@@ -197,6 +203,9 @@ class DataFrameSink:
 
     def cancel(self) -> None:
         self._jobs.cancel()
+
+    def note_failure(self, told: str) -> None:
+        pass
 
 
 class ConsoleSink:
@@ -214,6 +223,9 @@ class ConsoleSink:
 
     def cancel(self) -> None:
         self._jobs.cancel()
+
+    def note_failure(self, told: str) -> None:
+        pass
 
 
 class MemoryView:
@@ -235,6 +247,17 @@ class MemoryView:
             whole = whole.unionAll(part)
         whole.createOrReplaceTempView(self._name)
 
+    def fail(self, told: str) -> None:
+        """Let whoever reads the view from now on get this text as an error."""
+        from pyspark.sql import functions
+
+        # A condition is kept whatever columns are asked for, and over values the planner evaluates it: no job fails.
+        one = self._spark.sql(
+            "SELECT * FROM VALUES (1) AS t(one) WHERE raise_error(:told) IS NULL", {"told": told}
+        )
+        columns = [functions.lit(None).cast(field.dataType).alias(field.name) for field in self._empty.schema]
+        one.select(*columns).createOrReplaceTempView(self._name)
+
 
 class MemorySink:
     """Keeps the rows on the driver, for `query.table()` and, where the query has a name, for `spark.sql`."""
@@ -251,6 +274,10 @@ class MemorySink:
 
     def cancel(self) -> None:
         self._jobs.cancel()
+
+    def note_failure(self, told: str) -> None:
+        if self._view is not None:
+            self._view.fail(f"{told}; query.table() has the rows that reached the view before")
 
 
 class ParquetSink:
@@ -272,4 +299,7 @@ class ParquetSink:
         self._folder.add(table, sink_epoch)
 
     def cancel(self) -> None:
+        pass
+
+    def note_failure(self, told: str) -> None:
         pass

@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from penstock.errors import OperatorError
 from penstock.raised import bounded, describe_own, function_error, show
+from penstock.topology.misfits import explain_misfit
+from penstock.topology.returned import shown
 from penstock.topology.rows import bounds_of
 from penstock.topology.types import ddl_of
 
@@ -61,11 +63,16 @@ def _columns_of(rows: Sequence[Any], schema: pa.Schema, operator: str) -> list[S
             rows = [_by_position(row, positions[type(row)], schema, operator) for row in rows]
     if set(map(len, rows)) != {len(schema)}:
         wrong = next(row for row in rows if len(row) != len(schema))
+        nested = "; it has rows inside, return one list of rows" if _is_list_of_rows(wrong) else ""
         raise OperatorError(
-            f"operator {operator!r} returned {_shown(wrong)} with {len(wrong)} value(s) for the "
-            f"{len(schema)} column(s) {', '.join(repr(name) for name in schema.names)}"
+            f"operator {operator!r} returned {shown(wrong)} with {len(wrong)} value(s) for the "
+            f"{len(schema)} column(s) {', '.join(repr(name) for name in schema.names)}{nested}"
         )
     return list(zip(*rows, strict=True))
+
+
+def _is_list_of_rows(row: Sequence[Any]) -> bool:
+    return bool(row) and all(isinstance(one, tuple | dict | list) for one in row)
 
 
 def _positions(kind: type, schema: pa.Schema) -> list[int] | None:
@@ -85,15 +92,16 @@ def _by_position(row: Any, order: list[int] | None, schema: pa.Schema, operator:
     if isinstance(row, dict):
         if unknown := row.keys() - set(schema.names):
             raise OperatorError(
-                f"operator {operator!r} returned {_shown(row)} with column(s) {sorted(map(repr, unknown))} "
+                f"operator {operator!r} returned {shown(row)} with column(s) {sorted(map(repr, unknown))} "
                 f"that its schema does not have; it has {', '.join(repr(name) for name in schema.names)}"
             )
         return tuple(map(row.get, schema.names))
     if isinstance(row, list):
         return tuple(row)
     raise OperatorError(
-        f"operator {operator!r} returned {_shown(row)} of type {type(row).__name__} as a row; return a "
-        f"tuple, dict or named tuple with {', '.join(repr(name) for name in schema.names)}"
+        f"operator {operator!r} returned {shown(row)} of type {type(row).__name__} as a row; a row is a "
+        f"tuple, dict or named tuple with {', '.join(repr(name) for name in schema.names)}, and functions return a list of "
+        "rows"
     )
 
 
@@ -165,10 +173,11 @@ def _misfit(values: Sequence[Any], field: pa.Field, operator: str, error: Except
     for at, value in enumerate(values):
         try:
             pa.array(_prepare([value], field.type), field.type)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as own:
+        except (pa.ArrowException, AttributeError, OverflowError, TypeError, ValueError) as own:
             return OperatorError(
                 f"operator {operator!r} returned {_shown(value)} ({type(value).__name__}) in column "
-                f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: {_reason(own)}"
+                f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: "
+                f"{explain_misfit(value, field.type) or _reason(own)}"
             )
     return OperatorError(
         f"operator {operator!r}: column {field.name!r} does not fit {ddl_of(field.type)}: {_reason(error)}"

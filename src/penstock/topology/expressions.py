@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError
 from penstock.raised import describe, describe_own, pass_on
+from penstock.suggesting import did_you_mean
 from penstock.topology.arithmetic import divide, remainder
 from penstock.topology.casting import cast_values
 from penstock.topology.schema import parse_any_type
@@ -329,10 +330,8 @@ def explain(error: BaseException) -> str:
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """Suggest the name that was probably meant."""
-    import difflib
-
-    close = difflib.get_close_matches(name, names, 1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    hint = did_you_mean(name, names)
+    return f" ({hint})" if hint else ""
 
 
 def plain_name(given: object) -> str | None:

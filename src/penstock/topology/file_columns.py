@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.suggesting import did_you_mean
 from penstock.topology.types import ddl_of
 
 
@@ -39,8 +39,7 @@ def partition_columns(names: Any, schema: pa.Schema) -> tuple[str, ...]:
     is_ = pa.types
     for name in names:
         if name not in schema.names:
-            near = difflib.get_close_matches(str(name), schema.names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(schema.names)}."
+            hint = did_you_mean(name, schema.names, f"there are {', '.join(schema.names)}.")
             raise DeclarationError(f"partitionBy(...): there is no column {name!r}; {hint}")
         type_ = schema.field(name).type
         if not (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.errors import DeclarationError
+from penstock.topology.returned import is_asynchronous
 
 
 def check_function(function: Any, parameters: Sequence[str], where: str) -> Callable[..., Any]:
@@ -20,6 +21,11 @@ def check_function(function: Any, parameters: Sequence[str], where: str) -> Call
     called = f"({', '.join(parameters)})"
     if not callable(function):
         raise DeclarationError(f"{where} takes a function {called}, not {function!r}.")
+    if is_asynchronous(function):
+        raise DeclarationError(
+            f"{where}: {getattr(function, '__name__', type(function).__name__)} is an async function, which nobody awaits; "
+            "write it with def, and call asyncio.run(...) inside where it has to wait for something."
+        )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

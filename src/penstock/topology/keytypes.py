@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
 from penstock.errors import DeclarationError
-from penstock.topology.expressions import Column, refuse_expression
+from penstock.topology.expressions import Column, nearest, refuse_expression
 
 _KEY_TYPES = (
     kinds.is_boolean,
@@ -52,10 +51,9 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: st
                 )
             refuse_expression("groupBy", column, where)
         if column not in schema.names:
-            near = difflib.get_close_matches(column, schema.names, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else "."
             raise DeclarationError(
-                f"groupBy: '{producer}' has no column '{column}', it has {', '.join(schema.names)}{hint}"
+                f"groupBy: '{producer}' has no column '{column}', it has {', '.join(schema.names)}"
+                f"{nearest(column, schema.names)}."
             )
         if column in names:
             raise DeclarationError(f"groupBy on '{producer}' names column '{column}' twice; give it once.")

@@ -6,7 +6,6 @@ docs/options.md is the one that `options_table` gives. Carries out nothing.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.errors import DeclarationError
+from penstock.suggesting import nearest
 
 T = TypeVar("T")
 
@@ -285,8 +285,33 @@ OPTIONS: Mapping[str, Option[Any]] = {
     )
 }
 _BY_LOWER_NAME = {name.lower(): option for name, option in OPTIONS.items()}
-_NEAR = 0.3
-"""How alike a name must be to be suggested; low, since the list is short."""
+
+_OF_SOURCE = (
+    "it belongs to the source; give it to the reader of the DataFrame, before penstock.from_dataframe(df)"
+)
+_OF_FILES = "files are written as Parquet, without options of other formats; leave it out"
+_SPARKS: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger",
+            "startingoffsets", "endingoffsets", "subscribe", "subscribepattern", "kafka.bootstrap.servers",
+            "failondataloss", "latestfirst", "maxfileage", "rowspersecond", "inferschema", "multiline",
+        ),
+        _OF_SOURCE,
+    ),
+    **dict.fromkeys(("header", "sep", "delimiter", "encoding", "mergeschema", "overwriteschema"), _OF_FILES),
+    "topic": "write to Kafka with foreachBatch(function)",
+    "queryname": "call queryName(name)",
+    "outputmode": "call outputMode(mode)",
+    "trigger": "call trigger(processingTime=...)",
+    "processingtime": "call trigger(processingTime=...)",
+    "availablenow": "call trigger(availableNow=True)",
+    "format": "call format(name)",
+    "cores": "give cores= to the operator, or to penstock.session(cores=...)",
+    "shards": "give shards= to the operator",
+    "name": "call queryName(name)",
+}  # fmt: skip
+"""By name in lower case: what to do instead of an option that others have."""
 
 
 CONF_PREFIX = "spark.penstock."
@@ -308,10 +333,12 @@ def find_option(name: object, prefix: str = "") -> Option[Any]:
         raise DeclarationError(f"the name of an option is a string, not {name!r}.")
     found = _BY_LOWER_NAME.get(name.lower())
     if found is None:
-        near = difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=1, cutoff=_NEAR)
+        near = nearest(name, OPTIONS)
         hint = (
-            f"did you mean {prefix + _BY_LOWER_NAME[near[0]].name!r}?"
-            if near
+            f"{told}."
+            if (told := _SPARKS.get(name.lower())) is not None
+            else f"did you mean {prefix + near!r}?"
+            if near is not None
             else f"known options: {', '.join(OPTIONS)}."
         )
         raise DeclarationError(f"{'setting' if prefix else 'option'} {prefix + name!r} is unknown; {hint}")

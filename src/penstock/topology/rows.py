@@ -8,7 +8,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise, repeat
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError, OperatorError
+from penstock.suggesting import did_you_mean
 
 
 def python_type(type_: pa.DataType) -> Any:
@@ -58,8 +59,20 @@ def struct_class(type_: pa.StructType) -> type[tuple[Any, ...]]:
     types = [python_type(field.type) for field in type_]
     types = [plain | None if field.nullable else plain for plain, field in zip(types, type_, strict=True)]
     made.__annotations__ = dict(zip(made._fields, types, strict=True))
-    cls: type[tuple[Any, ...]] = made
+    named: Any = made
+    named.__getattr__ = _refuse_column
+    cls: type[tuple[Any, ...]] = named
     return cls
+
+
+def _refuse_column(row: Any, name: str) -> NoReturn:
+    """Say what columns a row has; called for names that it has not."""
+    if name.startswith("__"):
+        raise AttributeError(f"a row has no {name!r}")
+    hint = did_you_mean(name, row._fields)
+    raise AttributeError(
+        f"a row has no column {name!r}; {f'{hint} I' if hint else 'i'}t has {', '.join(row._fields)}"
+    )
 
 
 def row_class(schema: pa.Schema) -> type[tuple[Any, ...]]:

@@ -18,6 +18,7 @@ from penstock.raised import function_error, pass_on, show
 from penstock.topology.batches import rows_to_batch
 from penstock.topology.durations import parse_duration
 from penstock.topology.expressions import Column, as_expression, evaluate, explain, type_of
+from penstock.topology.returned import ReturnedError, refuse_asynchronous, returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
 
 
@@ -83,9 +84,12 @@ class MapRows:
             try:
                 given = self.function(row)
                 if self.flat:
-                    made.extend(given if given is not None else ())
+                    made.extend(returned_rows(given))
                 else:
+                    refuse_asynchronous(given)
                     made.append(given)
+            except ReturnedError as error:
+                raise OperatorError(f"{self.where} {error} (for {show(row)}).") from None
             except BaseException as error:
                 raise function_error(f"{self.where} failed for {show(row)}", error) from error
         return pa.Table.from_batches([rows_to_batch(made, self.schema, self.where)], self.schema)

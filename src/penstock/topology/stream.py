@@ -35,7 +35,7 @@ from penstock.topology.stateless import (
     select_step,
     watermark_step,
 )
-from penstock.topology.substitutes import STREAM, refuse_missing
+from penstock.topology.substitutes import NEAR_STREAM, STREAM, refuse_missing
 from penstock.topology.types import schema_tree
 from penstock.topology.windows import Window, split_grouping
 
@@ -97,7 +97,7 @@ class Stream:
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("_") and name in self.columns and name not in STREAM:
                 return column(name)
-            return refuse_missing(self, name, STREAM)
+            return refuse_missing(self, name, {**NEAR_STREAM, **STREAM}, self.columns)
 
     @overload
     def groupBy(self, *columns: str) -> GroupedStream: ...  # type: ignore[overload-overlap]

@@ -5,7 +5,6 @@ What cannot be carried is refused by column, with what to use instead.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import NoReturn
@@ -13,6 +12,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.suggesting import did_you_mean
 
 ATOMS: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -44,6 +44,24 @@ SYNONYMS = {
     "dec": "decimal",
     "numeric": "decimal",
 }
+_ELSEWHERE = {
+    **dict.fromkeys(("str", "text", "utf8", "clob"), "string"),
+    **dict.fromkeys(("bool",), "boolean"),
+    **dict.fromkeys(("int64", "i64"), "bigint"),
+    **dict.fromkeys(("int32", "i32"), "int"),
+    **dict.fromkeys(("int16", "i16"), "smallint"),
+    **dict.fromkeys(("int8", "i8"), "tinyint"),
+    **dict.fromkeys(("float64", "f64", "number"), "double"),
+    **dict.fromkeys(("float32", "f32"), "float"),
+    **dict.fromkeys(("bytes", "bytearray", "blob", "bytea"), "binary"),
+    **dict.fromkeys(("datetime", "datetime64", "timestamptz", "instant"), "timestamp"),
+    **dict.fromkeys(("list", "tuple", "set", "seq"), "array<...> with the type of its elements"),
+    **dict.fromkeys(("dict", "json"), "map<..., ...> or struct<...>, or string for JSON text"),
+    "timedelta": "interval day to second",
+    "uuid": "string",
+    "any": "the type that its values will have",
+}
+"""What the types of Python, pandas and other databases are called here."""
 _REFUSED = {
     "interval": "use interval day to second",
     "interval year to month": "store an int of months",
@@ -142,8 +160,9 @@ def named_type(name: str, what: str, column: str) -> pa.DataType:
         return ATOMS[word]
     if word in _REFUSED:
         refuse(what, column, f"has type {name.lower()}, which cannot be carried; {_REFUSED[word]}")
-    close = difflib.get_close_matches(word, _KNOWN, 1)
-    refuse(what, column, f"has unknown type {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    meant = _ELSEWHERE.get(word)
+    hint = f"write {meant}" if meant else did_you_mean(word, _KNOWN, f"there are {', '.join(_KNOWN)}")
+    refuse(what, column, f"has unknown type {name!r}; {hint}")
 
 
 def decimal_type(precision: int, scale: int, what: str, column: str) -> pa.DataType:

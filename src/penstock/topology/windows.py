@@ -6,7 +6,6 @@ same for all keys; a session is what lies together with pauses shorter than its 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.topology.durations import parse_duration
+from penstock.topology.expressions import nearest
 
 APPEND: Final = "append"
 UPDATE: Final = "update"
@@ -134,10 +134,9 @@ def split_grouping(columns: Sequence[object], schema: pa.Schema, producer: str) 
     found = columns[places[0]]
     assert isinstance(found, Window)
     if found.column not in schema.names:
-        near = difflib.get_close_matches(found.column, schema.names, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else "."
         raise DeclarationError(
-            f"{found.name}(...): '{producer}' has no column '{found.column}', it has {', '.join(schema.names)}{hint}"
+            f"{found.name}(...): '{producer}' has no column '{found.column}', it has {', '.join(schema.names)}"
+            f"{nearest(found.column, schema.names)}."
         )
     type_ = schema.field(found.column).type
     if not pa.types.is_timestamp(type_):

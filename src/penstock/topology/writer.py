@@ -7,7 +7,6 @@ plane.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import DeclarationError
+from penstock.suggesting import did_you_mean
 from penstock.topology.file_columns import check_file_columns, partition_columns
 from penstock.topology.functions import check_function
 from penstock.topology.nodes import Node, check_name
@@ -393,6 +393,5 @@ def _check_folders(declared: Declared) -> None:
 
 
 def _unknown_format(given: object) -> str:
-    near = difflib.get_close_matches(str(given).lower(), FORMATS, n=2)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"use one of {', '.join(FORMATS)}."
+    hint = did_you_mean(given, FORMATS, f"use one of {', '.join(FORMATS)}.")
     return f"sink format {given!r} is unknown; {hint} foreachBatch(function) writes to anything that Spark can write to."

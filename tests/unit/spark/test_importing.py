@@ -75,8 +75,8 @@ def test_a_checkpoint_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_a_state_to_leave_out_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
     origin = plain(tmp_path / "old", '{"logOffset":0}')
-    with pytest.raises(CheckpointError, match=r"--without: .*has no state 'scene'; did you mean 'seen'"):
-        looked(origin, tmp_path / "new", "scene")
+    with pytest.raises(CheckpointError, match=r"--without: .*has no state 'seeen'; did you mean 'seen'"):
+        looked(origin, tmp_path / "new", "seeen")
     with pytest.raises(CheckpointError, match=r"no state 'xyz'; it has count, seen\."):
         looked(origin, tmp_path / "new", "xyz")
     with pytest.raises(CheckpointError, match="the state of a group function has no names"):

@@ -92,7 +92,7 @@ def test_ddl_gives_the_same_schema_back(schema: pa.Schema) -> None:
         ("v variant", r"'v' has type variant.*JSON"),
         ("c varchar(10)", r"'c' has type varchar.*use string"),
         ("a struct<b: array<interval>>", r"'b' has type interval"),
-        ("b bool", r"'b' has unknown type 'bool'; did you mean 'boolean'"),
+        ("b bool", r"'b' has unknown type 'bool'; write boolean"),
         ("a array<int", r"'a' has 'the end' where '>'"),
         ("a", r"'a' ends where a type"),
         ("a int b string", r"goes on with 'b'"),

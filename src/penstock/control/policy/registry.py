@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -14,6 +13,7 @@ from penstock.control.policy.advise import Advise
 from penstock.control.policy.protocol import Policy
 from penstock.control.sla import SLA
 from penstock.errors import DeclarationError
+from penstock.suggesting import did_you_mean
 
 ADVISE = "advise"
 
@@ -147,8 +147,7 @@ def _explain(name: str, error: TypeError) -> DeclarationError:
 
 def _unknown_option(name: str, option: str) -> DeclarationError:
     there = [one for one in _options_of(name) if one != _NAME]
-    near = difflib.get_close_matches(option, there, 1, 0.6)
-    hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(there) or 'none'}."
+    hint = did_you_mean(option, there, f"it has {', '.join(there) or 'none'}.")
     return DeclarationError(f"policy '{name}' has no option '{option}'; {hint}")
 
 
@@ -166,9 +165,8 @@ def _options_of(name: str) -> list[str]:
 
 def _load(name: str) -> Callable[..., Policy]:
     if name not in BUILT_IN:
-        near = difflib.get_close_matches(name, names(), 1, 0.4)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(names())}."
-        raise DeclarationError(f"there is no policy '{name}'{hint}")
+        hint = did_you_mean(name, names(), f"there are {', '.join(names())}.")
+        raise DeclarationError(f"there is no policy '{name}'; {hint}")
     module, _, attribute = BUILT_IN[name].partition(":")
     factory: Callable[..., Policy] = getattr(import_module(module), attribute)
     return factory

@@ -17,8 +17,10 @@ from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec
 from penstock.dataplane.logic.rows import operator_error, states_identity
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
+from penstock.dataplane.state.misuse import refuse_assignment
 from penstock.errors import OperatorError
 from penstock.topology.batches import conform_batch
+from penstock.topology.returned import refuse_asynchronous
 from penstock.topology.states import StateSpec, ValueState
 
 ArrowFunction = Callable[[pa.Table, "ShardState"], pa.Table]
@@ -73,6 +75,7 @@ class ArrowLogic(PlainLogic):
         state = ShardState(self.state, shard, rows, self._key_fields, self._spec.states)
         try:
             result = self._spec.fn(rows, state)
+            refuse_asynchronous(result)
         except BaseException as error:
             raise operator_error(self._operator, None, error) from error
         if result is None:
@@ -105,12 +108,18 @@ class ShardState:
         for name, spec in specs.items():
             if isinstance(spec, ValueState):
                 setattr(self, name, ColumnHandle(self, name, spec.value_type))
+        self._open = True
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"there is no value state named {name!r} here; a list or map state is reached through "
             f"state.key(...).{name}, and any state has to be declared"
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_open" in self.__dict__ and not name.startswith("_"):
+            refuse_assignment(name, value, name in self.__dict__)
+        object.__setattr__(self, name, value)
 
     def key(self, *values: Any) -> KeyState:
         """Return the state of one key that has rows in the table, as a row function sees it."""

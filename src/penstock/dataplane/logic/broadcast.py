@@ -24,6 +24,7 @@ from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.errors import OperatorError
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.returned import returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.states import StateSpec
 
@@ -93,7 +94,7 @@ class BroadcastLogic(PlainLogic):
             rows = batch_to_rows(given.rows.slice(start, end - start), self._classes[1])
             shared = self.state.shared(shard)
             try:
-                made.extend(self._spec.on_broadcast(rows, shared) or ())
+                made.extend(returned_rows(self._spec.on_broadcast(rows, shared)))
             except BaseException as error:
                 raise operator_error(self._operator, None, error) from error
             self.state.settle_shared(shared)
@@ -115,7 +116,7 @@ class BroadcastLogic(PlainLogic):
             mine = rows[groups.bounds[at] : groups.bounds[at + 1]]
             try:
                 # A generator that raises puts nothing out.
-                result = list(self._spec.fn(state._key, mine, state, shared[owner[at]]) or ())
+                result = returned_rows(self._spec.fn(state._key, mine, state, shared[owner[at]]))
                 if self._spec.dead_letters and result:
                     rows_to_batch(result, self._spec.schema, self._operator)
                 made.extend(result)

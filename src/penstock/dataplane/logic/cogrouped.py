@@ -23,6 +23,7 @@ from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.protocol import I64
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.returned import returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.states import StateSpec
 
@@ -123,7 +124,7 @@ class CogroupedLogic(PlainLogic):
             mine, theirs = left[left_at[at] : left_at[at + 1]], right[right_at[at] : right_at[at + 1]]
             try:
                 # A generator that raises puts nothing out.
-                result = list(self._spec.fn(state._key, mine, theirs, state) or ())
+                result = returned_rows(self._spec.fn(state._key, mine, theirs, state))
                 if letters is not None and result:
                     rows_to_batch(result, self._spec.schema, self._operator)
                 made.extend(result)

@@ -39,6 +39,7 @@ from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.protocol import TaskState
 from penstock.dataplane.state.timers import EVENT_TIMERS
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.returned import returned_rows
 from penstock.topology.rows import batch_to_rows, row_class, struct_class
 from penstock.topology.states import MapState, StateSpec, ValueState
 from penstock.topology.windows import UPDATE
@@ -343,7 +344,7 @@ class FunctionWindows(_KeyedWindows):
                 getattr(state, _NEXT).clear()
             key = self._key(state, start, end)
             try:
-                results.append(list(function(key, rows, state) or ()))
+                results.append(returned_rows(function(key, rows, state)))
             except BaseException as error:
                 raise operator_error(self._operator, key, error) from error
         made = rows_to_batch(list(chain.from_iterable(results)), self._spec.schema, self._operator)

@@ -28,6 +28,7 @@ from penstock.dataplane.state.protocol import I64, U16
 from penstock.dataplane.state.timers import Due
 from penstock.errors import OperatorError
 from penstock.topology.processors import Processor, copy_processor
+from penstock.topology.returned import returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.types import ddl_of
 
@@ -84,7 +85,12 @@ class ProcessorLogic:
         self._kinds = timer_kinds(declared.time_mode)
         key_fields = [input_schema.field(name) for name in keys]
         self.state: EntryState = EntryState(
-            operator, key_fields, declared.slots(), memory_bytes, timers=self._kinds, key_class=tuple
+            operator,
+            key_fields,
+            declared.slots(),
+            memory_bytes,
+            timers=self._kinds,
+            key_class=tuple,
         )
         self._timer_key = declared.kit.row_class(keys)
         make = Rows if declared.flavour == "rows" else Frames
@@ -178,7 +184,7 @@ class ProcessorLogic:
                 key = state._key if key_of is None else key_of(state._key)
                 result = handle(key, feed, values)
                 # A generator has to run now: its state would be settled by the time its rows are read.
-                results.append(result if type(result) is list else [] if result is None else list(result))
+                results.append(result if type(result) is list else returned_rows(result))
         except BaseException as error:
             raise operator_error(self._operator, state._key, error) from error
         return results
@@ -199,7 +205,7 @@ class ProcessorLogic:
             self._tools.key = states[at]
             values = self._timer_values(0 if clocks is None else clocks[at])
             key = self._flavour.key(states[at]._key)
-            return list(self._processor.handleInputRows(key, feed, values) or ())
+            return returned_rows(self._processor.handleInputRows(key, feed, values))
 
         def rows(at: int) -> list[Any]:
             found: list[Any] = block.slice(bounds[at], bounds[at + 1] - bounds[at]).to_pylist()
@@ -304,7 +310,7 @@ class ProcessorLogic:
         info = self._declared.kit.expired_timer(time_us // 1000)
         key = tuple.__new__(self._timer_key, self._flavour.timer_key(state._key))
         handle = self._processor.handleExpiredTimer
-        found = list(handle(key=key, timerValues=values, expiredTimerInfo=info) or ())
+        found = returned_rows(handle(key=key, timerValues=values, expiredTimerInfo=info))
         tools.drop_timer(state, time_us)
         return found
 

@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter, index
 from typing import Any, Final
 
-from penstock.dataplane.logic.processor_values import Convert, MapKeys, RowClass, fields_of, reader_of
+from penstock.dataplane.logic.processor_values import (
+    Convert,
+    MapKeys,
+    RowClass,
+    fields_of,
+    reader_of,
+)
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
-from penstock.dataplane.state.normal import shown
 from penstock.dataplane.state.timers import EPOCH_TIMERS, EVENT_TIMERS, TimerColumn
 from penstock.errors import OperatorError
+from penstock.raised import show
 from penstock.topology.processors import DeclaredState, Processor, slot_of
 
 ENDS: Final = 1
@@ -135,7 +141,7 @@ class Tools:
         if isinstance(expiry_ms, bool) or not hasattr(expiry_ms, "__index__"):
             raise OperatorError(
                 f"operator {self.operator!r}: a timer's time is a whole number of milliseconds since 1970, not "
-                f"{shown(expiry_ms)}; give int(...)"
+                f"{show(expiry_ms)}; give int(...)"
             )
         if abs(index(expiry_ms)) > _FARTHEST_MS:
             raise OperatorError(

@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.dataplane.keys.codec import KeyCodec
-from penstock.dataplane.state.normal import Misfit, normal_of, shown
+from penstock.dataplane.state.normal import Misfit, normal_of
 from penstock.errors import OperatorError
+from penstock.raised import show
 
 Convert = Callable[[Any], Any]
 RowClass = Callable[[Sequence[str]], type[tuple[Any, ...]]]
@@ -33,7 +34,7 @@ def fields_of(value: Any, names: Sequence[str], where: str, what: str) -> Any:
     if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, bytearray)):
         return tuple(value)
     raise OperatorError(
-        f"{where}: {shown(value)} ({type(value).__name__}) is no {what}; give a tuple of {', '.join(names)}"
+        f"{where}: {show(value)} ({type(value).__name__}) is no {what}; give a tuple of {', '.join(names)}"
     )
 
 

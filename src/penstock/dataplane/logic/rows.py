@@ -23,9 +23,11 @@ from penstock.dataplane.logic.letters import Letters
 from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec, ShardedRows
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
+from penstock.dataplane.state.misuse import hint_for
 from penstock.errors import OperatorError
 from penstock.raised import describe_traceback, function_error, show
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.returned import ReturnedError, returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.states import StateSpec
 from penstock.topology.types import ddl_of
@@ -140,7 +142,7 @@ class RowLogic(PlainLogic):
                 end = bound - base
                 result = fn(state._key, rows[start:end], state)
                 # A generator has to run now: its state would be staged by the time its rows are read.
-                results.append(result if type(result) is list else [] if result is None else list(result))
+                results.append(result if type(result) is list else returned_rows(result))
                 start = end
         except BaseException as error:
             raise operator_error(self._operator, state._key, error) from error
@@ -156,7 +158,7 @@ class RowLogic(PlainLogic):
             for state, bound in zip(states, islice(bounds, 1, None), strict=True):
                 end = bound - base
                 result = fn(state._key, rows[start:end], state)
-                results.append(result if type(result) is list else [] if result is None else list(result))
+                results.append(result if type(result) is list else returned_rows(result))
                 start = end
                 ended = perf_counter()
                 times.append(ended - began)
@@ -180,7 +182,7 @@ class RowLogic(PlainLogic):
             results.append([])
             try:
                 mine = rows[bounds[at] - bounds[0] : bounds[at + 1] - bounds[0]]
-                results[at] = list(self._spec.fn(state._key, mine, state) or ())
+                results[at] = returned_rows(self._spec.fn(state._key, mine, state))
             except BaseException as error:
                 take_back(at, error)
         if not self._fits(list(chain.from_iterable(results))):  # seldom; only then is it asked call by call
@@ -219,8 +221,12 @@ def _blocks(bounds: list[int]) -> Iterator[tuple[int, int]]:
 
 def operator_error(operator: str, key: Any, error: BaseException) -> OperatorError:
     """Return the error of a user function that raised, with its traceback; see `penstock.raised`."""
+    if isinstance(error, ReturnedError):
+        return OperatorError(
+            f"operator {operator!r} {error}{'' if key is None else f' (key {show_key(key)})'}."
+        )
     where = "" if key is None else f" for key {show_key(key)}"
-    return function_error(f"operator {operator!r} failed{where}", error, f"\n{describe_traceback(error)}")
+    return function_error(f"operator {operator!r} failed{where}", error, f"{hint_for(error)}\n{describe_traceback(error)}")
 
 
 def show_key(key: Any) -> str:

@@ -22,6 +22,7 @@ from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.timed import Timing, datetime_of, timed_state_class
 from penstock.dataplane.state.timers import EPOCH_TIMERS, EVENT_TIMERS, Due
 from penstock.topology.batches import rows_to_batch
+from penstock.topology.returned import returned_rows
 
 TimerFunction = Callable[[Any, Any, KeyState], "Iterable[Any] | None"]
 
@@ -104,6 +105,6 @@ class TimedRowLogic(RowLogic):
         self._timing.firing = (kind, due.time_us)
         assert self._spec.on_timer is not None
         try:
-            into.extend(self._spec.on_timer(state._key, datetime_of(due.time_us), state) or ())
+            into.extend(returned_rows(self._spec.on_timer(state._key, datetime_of(due.time_us), state)))
         except BaseException as error:
             raise operator_error(self._operator, state._key, error) from error

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.dataplane.collector import collector_off
 from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.state.bringing import Bringing, content_digest, sealed, verified
-from penstock.dataplane.state.handles import KeyState
+from penstock.dataplane.state.handles import KeyState, put
 from penstock.dataplane.state.kinds import Column, Entry, ListColumn, StateContext, ValueColumn
 from penstock.dataplane.state.local import LocalShard
 from penstock.dataplane.state.maps import MapColumn
@@ -101,7 +101,7 @@ class EntryState:
         touched = self._touched
         for state in states:
             if state._used != clock:
-                state._used = clock
+                put(state, "_used", clock)
                 touched.append(state)
         return states
 
@@ -115,7 +115,7 @@ class EntryState:
             column.collect(states, self._settled.changes)
         self._weigh(states)
         for state in states:
-            state._settled = self._clock
+            put(state, "_settled", self._clock)
 
     def roll_back(self, state: KeyState, key: bytes) -> None:
         """Forget what was changed in a state since it was last settled; it holds what is committed, or what this epoch has
@@ -125,8 +125,8 @@ class EntryState:
         self._load([key], state._shard, owned)
         fresh = owned.cache[key]
         for column in self._columns:
-            setattr(state, column.name, getattr(fresh, column.name))
-        state._object = None
+            put(state, column.name, getattr(fresh, column.name))
+        put(state, "_object", None)
         owned.cache[key] = state
 
     # ------------------------------------------------------------------------------------ of a shard, not of a key
@@ -137,7 +137,7 @@ class EntryState:
         if owned.shared is None:
             owned.shared = self._shared_class(None, shard)
             for column in self._shared_columns:
-                setattr(owned.shared, column.name, column.make(shard, b"", False))
+                put(owned.shared, column.name, column.make(shard, b"", False))
         return owned.shared
 
     def is_changed(self, shared: KeyState) -> bool:
@@ -185,10 +185,10 @@ class EntryState:
                 entries = [column.prefix(key) for key in keys]
                 stored = self._read_many(shard, entries)
                 for state, entry in zip(made, entries, strict=True):
-                    setattr(state, name, column.holding(shard, entry, stored.get(entry)))
+                    put(state, name, column.holding(shard, entry, stored.get(entry)))
             else:
                 for state, key in zip(made, keys, strict=True):
-                    setattr(state, name, column.make(shard, key, empty))
+                    put(state, name, column.make(shard, key, empty))
 
     # ------------------------------------------------------------------------------------ committed entries
 
@@ -346,7 +346,7 @@ class EntryState:
             if state._object is not None:
                 weight *= 2
             self._weight += weight - state._weight
-            state._weight = weight
+            put(state, "_weight", weight)
 
     def _evict(self) -> None:
         states = [

@@ -9,8 +9,9 @@ while their own key is being processed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
+from penstock.dataplane.state.misuse import Misused, MisusedValue, refuse_assignment, refuse_subscript
 from penstock.dataplane.state.normal import Misfit, Normal, is_missing
 from penstock.errors import OperatorError
 from penstock.topology.states import TIMER_NAMES
@@ -20,6 +21,9 @@ FIRST_LOAD: Final = 1024
 
 ABSENT: Final = object()
 """Stands for what is not there."""
+
+put: Final = object.__setattr__
+"""How the engine sets what users may not assign to."""
 
 _T = TypeVar("_T")
 
@@ -69,17 +73,27 @@ class MapStateColumn(StateColumn, Protocol):
 
 class KeyState:
     """The state of one key: one attribute per declared state, made by a subclass with those names as
-    slots."""
+    slots. Assigning to them is refused, with what to write."""
 
+    _key: Any
+    _shard: int
+    _object: Any
+    _used: int
+    _settled: int
+    _weight: int
     __slots__ = ("_key", "_object", "_settled", "_shard", "_used", "_weight")
 
     def __init__(self, key: Any, shard: int) -> None:
-        self._key = key
-        self._shard = shard
-        self._object: Any = None
-        self._used = 0
-        self._settled = 0
-        self._weight = 0
+        put(self, "_key", key)
+        put(self, "_shard", shard)
+        put(self, "_object", None)
+        put(self, "_used", 0)
+        put(self, "_settled", 0)
+        put(self, "_weight", 0)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The engine sets what is here with `put`; whoever comes this way is a user's function.
+        refuse_assignment(name, value, hasattr(type(self), name))
 
     def __getattr__(self, name: str) -> Any:
         if name in TIMER_NAMES:
@@ -88,6 +102,12 @@ class KeyState:
             )
         raise AttributeError(f"there is no state named {name!r}; declare it with state={{{name!r}: ...}}")
 
+    def __getitem__(self, name: object) -> NoReturn:
+        refuse_subscript(name)
+
+    def __setitem__(self, name: object, value: object) -> NoReturn:
+        refuse_subscript(name)
+
     def cached(self, build: Callable[[KeyState], _T]) -> _T:
         """Return the object derived from this key's state, made by `build(state)` when there is none.
 
@@ -95,12 +115,12 @@ class KeyState:
         back in later epochs. The function itself keeps it in step with the state. It is never stored.
         """
         if self._object is None:
-            self._object = build(self)
+            put(self, "_object", build(self))
         made: _T = self._object
         return made
 
 
-class ValueHandle:
+class ValueHandle(MisusedValue):
     """One value per key."""
 
     __slots__ = ("_changed", "_column", "_entry", "_hash", "_shard", "_value")
@@ -164,9 +184,10 @@ class CopyingValueHandle(ValueHandle):
         return None if self._value is None else self._column.copier(self._value)  # type: ignore[misc]
 
 
-class MapHandle:
+class MapHandle(Misused):
     """A map per key. Iteration is in key order: it does not depend on what happened to be in memory."""
 
+    KIND = "MapState"
     __slots__ = ("_absent", "_column", "_complete", "_data", "_dirty", "_prefix", "_shard", "_started")
 
     def __init__(self, column: MapStateColumn, shard: int, prefix: bytes, complete: bool) -> None:
@@ -362,9 +383,10 @@ class CopyingMapHandle(MapHandle):
         return self._column.copier(value)  # type: ignore[misc]
 
 
-class ListHandle:
+class ListHandle(Misused):
     """A list per key; appending to it does not load it."""
 
+    KIND = "ListState"
     __slots__ = ("_changed", "_column", "_hashes", "_items", "_prefix", "_shard", "_stored", "_tail")
 
     def __init__(self, column: StateColumn, shard: int, prefix: bytes, empty: bool) -> None:

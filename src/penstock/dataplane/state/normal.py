@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane.state.held import held_struct, held_type, limits_of
+from penstock.raised import show
 from penstock.topology.types import ddl_of
 
 Normal = Callable[[Any], Any]
@@ -47,16 +48,7 @@ class Misfit(TypeError):
 
     def __str__(self) -> str:
         reason = f"; {self.reason}" if self.reason else ""
-        return f"{shown(self.value)} ({type(self.value).__name__}) is no {ddl_of(self.type)}{reason}"
-
-
-def shown(value: object) -> str:
-    """Return a value as text of at most 200 characters, whatever its `__repr__` does."""
-    try:
-        text = repr(value)
-    except Exception:
-        return f"a {type(value).__name__} that cannot be shown"
-    return text if len(text) <= 200 else text[:197] + "..."
+        return f"{show(self.value)} ({type(self.value).__name__}) is no {ddl_of(self.type)}{reason}"
 
 
 def normal_of(type_: pa.DataType, local_times: bool = False) -> Normal:
@@ -330,12 +322,12 @@ def _struct(type_: pa.StructType, local_times: bool) -> Normal:
             except msgspec.ValidationError:
                 pass
             else:
-                if not texts or all([_is_ascii(value[at]) for at in texts]):
+                if all(_is_ascii(value[at]) for at in texts):
                     return converted
         given = value
         if isinstance(value, dict):
             if unknown := value.keys() - set(names):
-                wrong = ", ".join(sorted(map(shown, unknown)))
+                wrong = ", ".join(sorted(map(show, unknown)))
                 raise Misfit(value, type_, f"it has no field {wrong}; its fields are {listed}")
             given = tuple(map(value.get, names))
         elif not isinstance(value, (tuple, list)):
