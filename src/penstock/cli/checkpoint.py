@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from penstock.cli import checkpoint_view as view
+from penstock.cli.arguments import path, place
 from penstock.cli.output import FOUND, USAGE, answer, end_with, one_line_errors
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.findings import DAMAGE, Report
+from penstock.dataplane.foreign import check_not_sparks
 from penstock.dataplane.identity import skeleton
 from penstock.dataplane.inspecting import (
     Holder,
@@ -37,9 +39,10 @@ from penstock.testing.schedule import find_schedule_faults
 app = typer.Typer(no_args_is_help=True, help="Look into checkpoints, verify and repair them.")
 
 Json = Annotated[
-    str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+    str | None,
+    typer.Option("--json", parser=place, help="also write the result to this file; - prints JSON instead"),
 ]
-Folder = Annotated[Path, typer.Argument(help="the folder given as checkpointLocation")]
+Folder = Annotated[Path, typer.Argument(parser=path, help="the folder given as checkpointLocation")]
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ class Shown:
 
 
 @app.command("ls")
-def list_(folder: Annotated[Path, typer.Argument(help="a folder")] = Path("."), json: Json = None) -> None:
+def list_(
+    folder: Annotated[Path, typer.Argument(parser=path, help="a folder")] = Path("."), json: Json = None
+) -> None:
     """List the checkpoints under a folder, or the parts of one."""
     with one_line_errors():
         disk, path = PosixDisk(), _path(folder)
@@ -68,6 +73,7 @@ def list_(folder: Annotated[Path, typer.Argument(help="a folder")] = Path("."), 
             parts = view.parts_of(path, list(walk(disk, path)), _live(disk, path))
             answer(parts, json, lambda console: view.show_parts(console, parts))
             return
+        check_not_sparks(disk, path)
         found = find_checkpoints(disk, path)
         if not found:
             end_with(f"{path} holds no checkpoint.", FOUND)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.dataplane import paths
 from penstock.dataplane.channel import EdgeSpec, OlderSchema, read_segment
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.foreign import check_not_sparks
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.dataplane.recordlog import frame_bytes
@@ -227,12 +228,13 @@ def read_head(disk: Disk, checkpoint: str, operator: str) -> Head:
     """Return whose export it is and what its rows look like.
 
     Raises:
-        CheckpointError: there is no such export.
+        CheckpointError: there is no such export, or it is the checkpoint of a Spark query.
     """
     path = paths.export_head(checkpoint, operator)
     try:
         data = disk.read(path)
     except FileNotFoundError as error:
+        check_not_sparks(disk, checkpoint)
         near = difflib.get_close_matches(operator, disk.list(paths.exports(checkpoint)), n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}? Else " if near else ""
         raise CheckpointError(

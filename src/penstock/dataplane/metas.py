@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.dataplane import paths
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.foreign import check_not_sparks
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.identity import Meta, describe, encode_meta, hash_meta
 from penstock.dataplane.program import Program
@@ -94,6 +95,7 @@ def read_metas(disk: Disk, checkpoint: str) -> Metas:
     """
     found: dict[bytes, Meta] = {}
     if disk.size(paths.meta(checkpoint)) is None:
+        check_not_sparks(disk, checkpoint)
         raise CheckpointError(
             f"{checkpoint} is no Penstock checkpoint: it has no file 'meta'; name the folder given as checkpointLocation."
         )

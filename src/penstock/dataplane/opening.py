@@ -18,6 +18,7 @@ from penstock.dataplane.boot import boot_id
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
 from penstock.dataplane.fitting import Fitted, fit_program
+from penstock.dataplane.foreign import check_not_foreign
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.identity import Meta, encode_meta, hash_meta, skeleton
 from penstock.dataplane.metas import create_meta, read_metas
@@ -58,9 +59,11 @@ def open_checkpoint(
         takeover: claim it even while its holder seems alive; the holder's query ends with an error.
 
     Raises:
-        CheckpointError: held by a living driver, of another topology, of a newer format, or not writable.
+        CheckpointError: held by a living driver, of another topology, of a newer format, not writable, or filled by
+            something else, such as a Spark query.
         CorruptFileError: names the damaged file.
     """
+    check_not_foreign(disk, checkpoint)
     check_writable(checkpoint, disk)
     for folder in (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint)):
         disk.make_dirs(folder)
