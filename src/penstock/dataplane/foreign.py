@@ -11,7 +11,7 @@ from penstock.dataplane import paths
 from penstock.dataplane.disk import PROBE, Disk, is_temp
 from penstock.errors import CheckpointError, StorageError
 
-SPARKS: Final = ("metadata", "offsets", "commits", "sources", "state")
+SPARKS: Final[tuple[str, ...]] = ("metadata", "offsets", "commits", "sources", "state")
 """What Structured Streaming keeps at the top of a checkpoint."""
 _LEAST: Final = 2
 """So many of them make it one: a folder of another kind may well have a `state` or a `sources`."""

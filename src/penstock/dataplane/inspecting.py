@@ -23,6 +23,7 @@ from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import operator_of
 from penstock.dataplane.recordlog import Claim, LogTail
 from penstock.errors import CheckpointError, PenstockError, StorageError
+from penstock.topology.type_words import in_sparks_words
 
 FRESH_S = 15.0
 """Age of a heartbeat up to which a holder on another machine is taken for alive."""
@@ -295,7 +296,7 @@ def _view(seen: Look, chain: Chain) -> StageView:
     return StageView(
         name=chain.name,
         kind=was.kind,
-        schema=was.schema,
+        schema=in_sparks_words(was.schema),
         keys=was.keys,
         shards=len(chain.shards()),
         epoch=chain.epoch,

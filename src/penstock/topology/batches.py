@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import OperatorError
 from penstock.topology.rows import bounds_of
+from penstock.topology.type_words import in_sparks_words, type_words
 from penstock.topology.types import ddl_of
 
 
@@ -157,10 +158,11 @@ def _misfit(values: Sequence[Any], field: pa.Field, operator: str, error: Except
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as own:
             return OperatorError(
                 f"operator {operator!r} returned {_shown(value)} ({type(value).__name__}) in column "
-                f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: {own}"
+                f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: {in_sparks_words(str(own))}"
             )
     return OperatorError(
-        f"operator {operator!r}: column {field.name!r} does not fit {ddl_of(field.type)}: {error}"
+        f"operator {operator!r}: column {field.name!r} does not fit {ddl_of(field.type)}: "
+        f"{in_sparks_words(str(error))}"
     )
 
 
@@ -214,13 +216,13 @@ def _cast(array: pa.Array, field: pa.Field, operator: str) -> pa.Array:
     stamps = pa.types.is_timestamp(array.type) and pa.types.is_timestamp(field.type)
     try:
         if not stamps and not pa.types.is_null(array.type) and _family(array.type) != _family(field.type):
-            raise TypeError(f"no cast from {array.type}")
+            raise TypeError(f"no cast from {type_words(array.type)}")
         # a nanosecond stamp is cut to Spark's microseconds; anything else must fit exactly
         return array.cast(field.type, safe=not (stamps and array.type.unit == "ns"))
     except (pa.ArrowException, TypeError) as error:
         raise OperatorError(
-            f"operator {operator!r} returned column {field.name!r} as {array.type}, which does not fit "
-            f"{ddl_of(field.type)}: {error}"
+            f"operator {operator!r} returned column {field.name!r} as {type_words(array.type)}, which does not fit "
+            f"{ddl_of(field.type)}: {in_sparks_words(str(error))}"
         ) from error
 
 

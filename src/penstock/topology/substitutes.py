@@ -46,7 +46,6 @@ STREAM: Final[Mapping[str, str]] = {
     "fillna": "use withColumn(name, penstock.coalesce(name, penstock.lit(value)))",
     "sample": _BEFORE,
     "alias": "leave it out; columns are named by themselves",
-    "dtypes": "use schema",
     "isStreaming": "every stream is one",
     "createOrReplaceTempView": "use writeStream.format('memory').queryName(name), which makes a view of that name",
     "intersect": _BEFORE,

@@ -21,6 +21,7 @@ from penstock.dataplane.state.kinds import Changes, Column, StateContext
 from penstock.dataplane.state.sealing import entry_hashes
 from penstock.dataplane.state.values import ValueCodec
 from penstock.errors import OperatorError
+from penstock.topology.type_words import in_sparks_words, type_words
 
 _T = TypeVar("_T")
 _EXACT_KEYS: Final[dict[str, type]] = {
@@ -162,8 +163,8 @@ class MapColumn(Column):
                 return raw
             reason = "use a key that the type holds exactly"
         except (pa.ArrowException, OverflowError, TypeError, ValueError, OperatorError) as error:
-            reason = str(error)
-        raise self._misfit(prefix, f"{element!r:.200} is no map key of type {self._key_type}", reason)
+            reason = in_sparks_words(str(error))
+        raise self._misfit(prefix, f"{element!r:.200} is no map key of type {type_words(self._key_type)}", reason)
 
     def _decode_element(self, element: bytes) -> Any:
         return self._elements.decode(element)[0]
