@@ -28,8 +28,9 @@ from penstock.dataplane.inspecting import (
     view_stages,
     walk,
 )
+from penstock.dataplane.key_states import KeyStates, read_key
 from penstock.dataplane.outside import ExportView, ImportedView, view_exports, view_imported
-from penstock.dataplane.rebuilding import KeyStates, input_schema, read_key
+from penstock.dataplane.rebuilding import input_schema
 from penstock.dataplane.repairing import apply_repair, plan_repair
 from penstock.dataplane.verifying import verify
 from penstock.errors import PenstockError
@@ -155,9 +156,9 @@ def _shown(disk: Disk, seen: Look, operator: str | None, key: list[str] | None) 
     part = seen.tail.part
     chains = seen.chains.of(operator) if operator is not None else []
     state = None
-    if operator is not None and key:
-        stage = seen.meta.stages[operator]
-        state = read_key(disk, seen.checkpoint, chains, stage, input_schema(chains[0]), key)
+    stage = seen.meta.stages[operator] if operator is not None else None
+    if stage is not None and (key or (stage.kind == "operator" and stage.stateful and not stage.keys)):
+        state = read_key(disk, seen.checkpoint, chains, stage, input_schema(chains[0]), key or [])
     return Shown(
         seen.checkpoint,
         seen.metas.first.query,

@@ -143,8 +143,8 @@ def split_grouping(columns: Sequence[object], schema: pa.Schema, producer: str) 
     type_ = schema.field(found.column).type
     if not pa.types.is_timestamp(type_):
         raise DeclarationError(
-            f"{found.name}(...): column '{found.column}' of '{producer}' has type {type_words(type_)}, not timestamp; cast it "
-            "with withColumn(...) first."
+            f"{found.name}(...): column '{found.column}' of '{producer}' has type {type_words(type_)}, not timestamp; cast "
+            "it with withColumn(...) first."
         )
     return found, places[0]
 

@@ -101,7 +101,7 @@ def too_long(size: int, names: Sequence[str], operator: str) -> OperatorError:
 
 def misfit(types: Sequence[pa.DataType]) -> CheckpointError:
     """Return the error of stored bytes that are no key."""
-    names = ", ".join(str(type_) for type_ in types)
+    names = ", ".join(map(type_words, types))
     return CheckpointError(
         f"stored key bytes are no key of ({names}); was the checkpoint written by this topology?"
     )

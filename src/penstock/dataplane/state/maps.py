@@ -164,7 +164,9 @@ class MapColumn(Column):
             reason = "use a key that the type holds exactly"
         except (pa.ArrowException, OverflowError, TypeError, ValueError, OperatorError) as error:
             reason = in_sparks_words(str(error))
-        raise self._misfit(prefix, f"{element!r:.200} is no map key of type {type_words(self._key_type)}", reason)
+        raise self._misfit(
+            prefix, f"{element!r:.200} is no map key of type {type_words(self._key_type)}", reason
+        )
 
     def _decode_element(self, element: bytes) -> Any:
         return self._elements.decode(element)[0]
