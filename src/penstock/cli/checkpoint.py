@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from penstock.cli import checkpoint_view as view
+from penstock.cli.arguments import path, place
 from penstock.cli.output import FOUND, USAGE, answer, end_with, one_line_errors
 from penstock.dataplane.disk import Disk, PosixDisk, check_scheme
 from penstock.dataplane.findings import DAMAGE, Report
+from penstock.dataplane.foreign import check_not_sparks
 from penstock.dataplane.identity import skeleton
 from penstock.dataplane.inspecting import (
     Holder,
@@ -26,8 +28,9 @@ from penstock.dataplane.inspecting import (
     view_stages,
     walk,
 )
+from penstock.dataplane.key_states import KeyStates, read_key
 from penstock.dataplane.outside import ExportView, ImportedView, view_exports, view_imported
-from penstock.dataplane.rebuilding import KeyStates, input_schema, read_key
+from penstock.dataplane.rebuilding import input_schema
 from penstock.dataplane.repairing import apply_repair, plan_repair
 from penstock.dataplane.small_files import folding
 from penstock.dataplane.verifying import verify
@@ -38,9 +41,10 @@ from penstock.testing.schedule import find_schedule_faults
 app = typer.Typer(no_args_is_help=True, help="Look into checkpoints, verify and repair them.")
 
 Json = Annotated[
-    str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+    str | None,
+    typer.Option("--json", parser=place, help="also write the result to this file; - prints JSON instead"),
 ]
-Folder = Annotated[Path, typer.Argument(help="the folder given as checkpointLocation")]
+Folder = Annotated[Path, typer.Argument(parser=path, help="the folder given as checkpointLocation")]
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,9 @@ class Shown:
 
 
 @app.command("ls")
-def list_(folder: Annotated[Path, typer.Argument(help="a folder")] = Path("."), json: Json = None) -> None:
+def list_(
+    folder: Annotated[Path, typer.Argument(parser=path, help="a folder")] = Path("."), json: Json = None
+) -> None:
     """List the checkpoints under a folder, or the parts of one."""
     with one_line_errors():
         disk, path = PosixDisk(), _path(folder)
@@ -69,6 +75,7 @@ def list_(folder: Annotated[Path, typer.Argument(help="a folder")] = Path("."), 
             parts = view.parts_of(path, list(walk(disk, path)), _live(disk, path))
             answer(parts, json, lambda console: view.show_parts(console, parts))
             return
+        check_not_sparks(disk, path)
         found = find_checkpoints(disk, path)
         if not found:
             end_with(f"{path} holds no checkpoint.", FOUND)
@@ -150,10 +157,10 @@ def _shown(disk: Disk, seen: Look, operator: str | None, key: list[str] | None) 
     part = seen.tail.part
     chains = seen.chains.of(operator) if operator is not None else []
     state = None
-    if operator is not None and key:
-        stage = seen.meta.stages[operator]
+    stage = seen.meta.stages[operator] if operator is not None else None
+    if stage is not None and (key or (stage.kind == "operator" and stage.stateful and not stage.keys)):
         with folding(seen.checkpoint):
-            state = read_key(disk, seen.checkpoint, chains, stage, input_schema(chains[0]), key)
+            state = read_key(disk, seen.checkpoint, chains, stage, input_schema(chains[0]), key or [])
     return Shown(
         seen.checkpoint,
         seen.metas.first.query,

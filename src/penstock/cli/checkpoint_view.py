@@ -17,6 +17,7 @@ from penstock.dataplane import paths
 from penstock.dataplane.chain import Chain
 from penstock.dataplane.findings import DAMAGE, Report
 from penstock.dataplane.inspecting import StageView, Summary
+from penstock.dataplane.key_states import KeyStates
 from penstock.dataplane.outside import ExportView, ImportedView
 from penstock.dataplane.records import END_US
 from penstock.dataplane.repairing import Plan
@@ -130,8 +131,8 @@ def show_checkpoint(console: Console, shown: Shown, operator: str | None) -> Non
     console.print(f"query {shown.query}{changed}", highlight=False)
     console.print(f"holder: {shown.holder}; last activity {ago(shown.last_activity)}", highlight=False)
     console.print(f"log: {shown.part or 'no part yet'}", highlight=False)
-    if shown.key is not None:
-        _show_key(console, shown)
+    if shown.key is not None and shown.key.key:
+        _show_key(console, shown.key)
         return
     console.print(_stage_table(shown.stages))
     inputs = _table("input", "rows from", "waiting rows", "size", "epochs", "positions (producer epoch:row)")
@@ -148,6 +149,8 @@ def show_checkpoint(console: Console, shown: Shown, operator: str | None) -> Non
         console.print(_export_table(shown.exports))
     if shown.imported:
         console.print(_imported_table(shown.imported))
+    if shown.key is not None:
+        _show_states(console, shown.key)
     if operator is not None and shown.shards:
         console.print(_shard_table(shown.shards))
 
@@ -251,13 +254,16 @@ def _shard_table(shards: Sequence[ShardRow]) -> Table:
     return table
 
 
-def _show_key(console: Console, shown: Shown) -> None:
-    assert shown.key is not None
-    console.print(f"key {shown.key.key} is in shard {shown.key.shard}", highlight=False, markup=False)
+def _show_key(console: Console, key: KeyStates) -> None:
+    console.print(f"key {key.key} is in shard {key.shard}", highlight=False, markup=False)
+    _show_states(console, key)
+
+
+def _show_states(console: Console, key: KeyStates) -> None:
     table = _table("state", "value")
-    for name, value in shown.key.states.items():
+    for name, value in key.states.items():
         table.add_row(escape(name), escape(_short(value)))
-    console.print(table if shown.key.states else "no state", highlight=False)
+    console.print(table if key.states else "no state", highlight=False)
 
 
 def _short(value: Any, length: int = 400) -> str:

@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from penstock.dataplane.disk import PosixDisk, check_scheme, check_writable
+from penstock.dataplane.foreign import check_not_foreign
 from penstock.errors import PenstockError
 from penstock.spark.conflicts import OLDEST_SPARK, find_conflicts, parse_version
 from penstock.spark.java import find_java
@@ -167,6 +168,7 @@ def check_checkpoint_folder(path: str) -> Check:
     try:
         folder = check_scheme(path)
         there = Path(folder).exists()
+        check_not_foreign(PosixDisk(), folder)
         check_writable(folder)
         began = time.perf_counter()
         disk, name = PosixDisk(), f"{folder}/.writable-doctor-{os.getpid():x}"
@@ -177,7 +179,7 @@ def check_checkpoint_folder(path: str) -> Check:
         if not there:
             os.rmdir(folder)
     except PenstockError as error:
-        return Check("checkpoint writes", Level.FAIL, str(error), "name a folder that can be written to")
+        return Check("checkpoint writes", Level.FAIL, str(error), "name another folder")
     if each_ms > 50:
         return Check(
             "checkpoint writes", Level.WARN, f"{each_ms:.1f} ms for a durable write",

@@ -9,25 +9,39 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.arguments import file, path, place
 from penstock.cli.checkpoint import app as checkpoint_app
 from penstock.cli.query import app as query_app
 from penstock.cli.usage import OneLineGroup
 from penstock.errors import PenstockError
 from penstock.version import __version__
 
-app = typer.Typer(
-    cls=OneLineGroup, add_completion=False, no_args_is_help=True, help="Stateful stream processing on Spark."
-)
+app = typer.Typer(cls=OneLineGroup, add_completion=False, no_args_is_help=True)
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(query_app, name="query")
-Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
+Json = Annotated[Path | None, typer.Option("--json", parser=path, help="also write the result to this file")]
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Stateful stream processing on Spark."""
 
 
 @app.command()
 def demo(
     seconds: Annotated[float, typer.Option(help="about how long it runs")] = 60.0,
     quiet: Annotated[bool, typer.Option(help="print the summary only")] = False,
-    checkpoint: Annotated[str | None, typer.Option(help="keep the checkpoint here")] = None,
+    checkpoint: Annotated[str | None, typer.Option(parser=place, help="keep the checkpoint here")] = None,
     nodes: Annotated[int, typer.Option(help="run on a cluster of so many nodes on this machine")] = 1,
     json: Json = None,
 ) -> None:
@@ -40,9 +54,7 @@ def demo(
 
 @app.command()
 def run(
-    program: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="a Python program that starts queries")
-    ],
+    program: Annotated[Path, typer.Argument(parser=file, help="a Python program that starts queries")],
     arguments: Annotated[list[str] | None, typer.Argument(help="its arguments")] = None,
 ) -> None:
     """Run a program until its queries end; exit non-zero when one of them fails or is taken over by another
@@ -104,12 +116,18 @@ def simulate(
         bool, typer.Option("--epochs", help="tasks work in epochs, as the engine does, not row by row")
     ] = False,
     json: Annotated[
-        str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+        str | None,
+        typer.Option(
+            "--json", parser=place, help="also write the result to this file; - prints JSON instead"
+        ),
     ] = None,
     plots: Annotated[
-        Path | None, typer.Option(help="write PNG plots to this folder; needs the extra `plots`")
+        Path | None,
+        typer.Option(parser=path, help="write PNG plots to this folder; needs the extra `plots`"),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="write one HTML file with table and charts")] = None,
+    html: Annotated[
+        Path | None, typer.Option(parser=path, help="write one HTML file with table and charts")
+    ] = None,
 ) -> None:
     """Compare policies on simulated hours of traffic. The oracle is all cores, perfectly balanced, rows served in order of
     arrival: no policy is better while its cores suffice; in an overload one that lets some shards wait can be."""
@@ -122,7 +140,10 @@ def simulate(
 @app.command()
 def plan(
     checkpoint: Annotated[
-        str | None, typer.Argument(help="checkpointLocation of a running query: its measured rates are taken")
+        str | None,
+        typer.Argument(
+            parser=place, help="checkpointLocation of a running query: its measured rates are taken"
+        ),
     ] = None,
     operator: Annotated[
         list[str] | None,
@@ -141,7 +162,10 @@ def plan(
     cores_per_node: Annotated[int, typer.Option(help="cores that a node has")] = 8,
     timeout: Annotated[float, typer.Option(help="seconds to wait for the query's answer")] = 15.0,
     json: Annotated[
-        str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+        str | None,
+        typer.Option(
+            "--json", parser=place, help="also write the result to this file; - prints JSON instead"
+        ),
     ] = None,
 ) -> None:
     """Say how many cores and nodes a latency bound takes, at 1, 1.5 and 10 times the load; exit code 1 if it cannot be held
@@ -158,9 +182,11 @@ def plan(
 @app.command("import")
 def import_(
     origin: Annotated[
-        str, typer.Argument(help="checkpointLocation of the Spark query, which must be stopped")
+        str, typer.Argument(parser=place, help="checkpointLocation of the Spark query, which must be stopped")
     ],
-    checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of the new query; not used before")],
+    checkpoint: Annotated[
+        str, typer.Argument(parser=place, help="checkpointLocation of the new query; not used before")
+    ],
     operator: Annotated[str, typer.Option(help="name= of the processor in the new query")],
     source: Annotated[str, typer.Option(help="name= of the source in the new query")] = "source",
     without: Annotated[str | None, typer.Option(help="comma-separated states to leave behind")] = None,
@@ -176,10 +202,15 @@ def import_(
 
 @app.command()
 def doctor(
-    checkpoint: Annotated[str | None, typer.Option(help="also look at this checkpoint folder")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(parser=place, help="also look at this checkpoint folder")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="do not start Spark")] = False,
     json: Annotated[
-        str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+        str | None,
+        typer.Option(
+            "--json", parser=place, help="also write the result to this file; - prints JSON instead"
+        ),
     ] = None,
 ) -> None:
     """Say whether this machine is fit to run queries, and what to do where it is not; exit code 1 if it is not."""
@@ -200,14 +231,15 @@ def doctor(
 
 @app.command()
 def replay(
-    journal: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="a journal of decisions, as a query wrote it")
-    ],
+    journal: Annotated[Path, typer.Argument(parser=file, help="a journal of decisions, as a query wrote it")],
     policy: Annotated[
         str | None, typer.Option(help="decide by this one; the recorded one by default")
     ] = None,
     json: Annotated[
-        str | None, typer.Option("--json", help="also write the result to this file; - prints JSON instead")
+        str | None,
+        typer.Option(
+            "--json", parser=place, help="also write the result to this file; - prints JSON instead"
+        ),
     ] = None,
 ) -> None:
     """Decide a recorded run again and print where decisions differ; exit code 1 if any does."""

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from penstock.cli.arguments import path, place
 from penstock.cli.output import FOUND, USAGE, ago, answer, check_writable, end_with, one_line_errors
 from penstock.dataplane.disk import PosixDisk, check_scheme
+from penstock.dataplane.foreign import check_not_sparks
 from penstock.dataplane.inspecting import is_checkpoint, read_holder
 from penstock.dataplane.requests import Request, ask
 from penstock.errors import CheckpointError, DeclarationError
@@ -24,10 +26,11 @@ MOST_DIGITS = 20
 """Zeros in front included."""
 ANSWER_S = 5.0
 """What is left of the time that somebody waits for the query to say what came of it."""
-Folder = Annotated[Path, typer.Argument(help="the folder given as checkpointLocation")]
+Folder = Annotated[Path, typer.Argument(parser=path, help="the folder given as checkpointLocation")]
 Operator = Annotated[str, typer.Argument(help="name of the operator")]
 Json = Annotated[
-    str | None, typer.Option("--json", help="also write the answer to this file; - prints JSON instead")
+    str | None,
+    typer.Option("--json", parser=place, help="also write the answer to this file; - prints JSON instead"),
 ]
 Timeout = Annotated[float, typer.Option(help="seconds to wait for the answer")]
 
@@ -241,6 +244,7 @@ def checkpoint_folder(checkpoint: Path) -> str:
     """
     folder = check_scheme(str(checkpoint))
     if not is_checkpoint(PosixDisk(), folder):
+        check_not_sparks(PosixDisk(), folder)
         raise CheckpointError(
             f"{folder} is no checkpoint of Penstock; give the folder of checkpointLocation."
         )

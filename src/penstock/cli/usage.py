@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli.output import FOUND, end_with
+from penstock.spark.ctrl_c import say_interrupted, take_over
 
 
 class OneLineGroup(TyperGroup):
@@ -40,6 +41,14 @@ class OneLineGroup(TyperGroup):
         if standalone_mode:
             sys.exit(found or 0)
         return found
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C ends it with one line."""
+        take_over()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(say_interrupted()) from None
 
 
 def _end(error: Any) -> NoReturn:

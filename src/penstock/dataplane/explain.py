@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.dataplane.exports import exported_by
 from penstock.dataplane.program import Program, StageSpec, operator_of
+from penstock.topology.type_words import schema_words
 from penstock.words import counted
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def explain_program(
         lines.append(_head(spec, (tasks or {}).get(spec.name) or _declared(spec)))
         lines.extend(f"    <- {one}" for one in _inputs(program, spec))
         if extended:
-            lines.append("    columns: " + ", ".join(f"{field.name} {field.type}" for field in spec.schema))
+            lines.append(f"    columns: {schema_words(spec.schema)}")
     return "\n".join(lines)
 
 

@@ -21,6 +21,7 @@ from penstock.dataplane import paths
 from penstock.dataplane.arrow_bytes import read_schema
 from penstock.dataplane.channel import EdgeSpec, OlderSchema, read_segment
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.foreign import check_not_sparks
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.dataplane.recordlog import frame_bytes
@@ -228,13 +229,14 @@ def read_head(disk: Disk, checkpoint: str, operator: str) -> Head:
     """Return whose export it is and what its rows look like.
 
     Raises:
-        CheckpointError: there is no such export.
+        CheckpointError: there is no such export, or it is the checkpoint of a Spark query.
         CorruptFileError: the file is damaged.
     """
     path = paths.export_head(checkpoint, operator)
     try:
         data = read_framed(disk, path, FrameKind.EXPORT, LARGE_BYTES)
     except FileNotFoundError as error:
+        check_not_sparks(disk, checkpoint)
         hint = did_you_mean(operator, disk.list(paths.exports(checkpoint)))
         hint += " Else " if hint else ""
         raise CheckpointError(

@@ -26,6 +26,7 @@ from penstock.dataplane.identity import (
 from penstock.dataplane.program import Program
 from penstock.errors import CheckpointError
 from penstock.topology.schema import parse_type
+from penstock.topology.type_words import in_sparks_words
 from penstock.topology.types import ddl_of
 
 ELSE = "or use a new checkpointLocation"
@@ -131,8 +132,8 @@ def _check_stage(checkpoint: str, name: str, was: StageIdentity, now: StageIdent
                 )
             word = {"key_types": "key types"}.get(field, field)
             raise CheckpointError(
-                f"{whose} had {word} {before!r} in the checkpoint {checkpoint} and now has {after!r}; "
-                f"change it back, {ELSE}."
+                f"{whose} had {word} {in_sparks_words(repr(before))} in the checkpoint {checkpoint} and now has "
+                f"{in_sparks_words(repr(after))}; change it back, {ELSE}."
             )
     fault = _logic_fault(was.logic, now.logic, noted)
     if fault is None and noted and was.kind != "sink":  # what a sink takes is what its edges carry
@@ -223,12 +224,16 @@ def schema_fault(was: pa.Schema, now: pa.Schema) -> str | None:
     return None
 
 
+def _dealt(edge: EdgeIdentity) -> str:
+    return in_sparks_words(", ".join(edge.dealt))
+
+
 def _go_on(checkpoint: str, was: EdgeIdentity, now: EdgeIdentity, generation: int) -> EdgeIdentity:
     """Return an edge that goes on, with the schema that its rows have from this generation on."""
     where = f"Rows from '{was.producer}' to '{was.consumer}' do not fit the checkpoint {checkpoint}"
     if was.dealt != now.dealt:
         raise CheckpointError(
-            f"{where}: they were dealt by {', '.join(was.dealt)} and are by {', '.join(now.dealt)}; change it back, {ELSE}."
+            f"{where}: they were dealt by {_dealt(was)} and are by {_dealt(now)}; change it back, {ELSE}."
         )
     before, after = read_schema(was.schemas[-1].arrow), read_schema(now.schemas[0].arrow)
     fault = schema_fault(before, after)

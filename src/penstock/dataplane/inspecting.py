@@ -24,6 +24,7 @@ from penstock.dataplane.program import operator_of
 from penstock.dataplane.recordlog import Claim, LogTail
 from penstock.dataplane.small_files import folding
 from penstock.errors import CheckpointError, PenstockError, StorageError
+from penstock.topology.type_words import in_sparks_words
 
 _TRIES = 5
 _DEPTH = 4
@@ -300,7 +301,7 @@ def _view(seen: Look, chain: Chain) -> StageView:
     return StageView(
         name=chain.name,
         kind=was.kind,
-        schema=was.schema,
+        schema=in_sparks_words(was.schema),
         keys=was.keys,
         shards=len(chain.shards()),
         epoch=chain.epoch,

@@ -15,6 +15,7 @@ import msgspec
 from penstock.dataplane import paths
 from penstock.dataplane.arrow_bytes import read_schema
 from penstock.dataplane.disk import Disk
+from penstock.dataplane.foreign import check_not_sparks
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.identity import Meta, describe, encode_meta, hash_meta
 from penstock.dataplane.program import Program
@@ -104,6 +105,7 @@ def read_metas(disk: Disk, checkpoint: str) -> Metas:
     """
     found: dict[bytes, Meta] = {}
     if disk.size(paths.meta(checkpoint)) is None:
+        check_not_sparks(disk, checkpoint)
         raise CheckpointError(
             f"{checkpoint} is no Penstock checkpoint: it has no file 'meta'; name the folder given as checkpointLocation."
         )

@@ -16,6 +16,7 @@ from penstock.dataplane import paths, recordlog
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.disk import PROBE, Disk, check_writable, is_temp
 from penstock.dataplane.fitting import Fitted, fit_program
+from penstock.dataplane.foreign import check_not_foreign
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.holding import (
     FRESH_S,
@@ -71,7 +72,8 @@ def open_checkpoint(
         pause: lets time pass where the heartbeat of another host has to be watched.
 
     Raises:
-        CheckpointError: held by a living driver, of another topology, of a newer format, or not writable.
+        CheckpointError: held by a living driver, of another topology, of a newer format, not writable, or filled by
+            something else, such as a Spark query.
         CorruptFileError: names the damaged file.
         FencedError: a newer driver took it over meanwhile.
     """
@@ -93,6 +95,7 @@ def open_checkpoint(
 
 def _prepare(disk: Disk, checkpoint: str, program: Program) -> None:
     """Make what a new checkpoint lacks, and refuse one that does not fit; changes nothing of one that does."""
+    check_not_foreign(disk, checkpoint)
     check_writable(checkpoint, disk)
     for folder in (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint)):
         disk.make_dirs(folder)

@@ -19,11 +19,8 @@ from penstock.dataplane.channel import read_entries
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.identity import StageIdentity
-from penstock.dataplane.keys.codec import KeyCodec
-from penstock.dataplane.keys.hashing import hash_keys, shards_of
 from penstock.dataplane.keys.kinds import key_types
 from penstock.dataplane.logic.aggregate_words import derive_words, format_of, is_fixed_width
-from penstock.dataplane.program import operator_of
 from penstock.dataplane.state.column_entries import (
     EntryFormat,
     entry_hashes,
@@ -33,10 +30,8 @@ from penstock.dataplane.state.column_entries import (
 from penstock.dataplane.state.column_reading import EntryReader
 from penstock.dataplane.state.protocol import digest_bytes
 from penstock.dataplane.state.sealing import entry_hash, hash_lanes
-from penstock.dataplane.state.values import ValueCodec
-from penstock.errors import CheckpointError, CorruptFileError, DeclarationError
+from penstock.errors import CorruptFileError, DeclarationError
 from penstock.topology.aggregates import Aggregate, AggregateKind
-from penstock.topology.schema import parse_type
 
 BATCH_BYTES = 128 << 20
 Entries = dict[bytes, bytes]
@@ -146,75 +141,6 @@ def _columnar(stage: StageIdentity, given: pa.Schema, operator: str) -> EntryFor
         return None
     words, _ = derive_words(aggregates, types)
     return format_of(words)
-
-
-@dataclass(frozen=True)
-class KeyStates:
-    """The state of one key."""
-
-    shard: int
-    key: dict[str, object]
-    states: dict[str, object]
-    """Value, list or dict by state; of other logic the stored entries, in hexadecimal."""
-
-
-def read_key(
-    disk: Disk,
-    checkpoint: str,
-    chains: Sequence[Chain],
-    stage: StageIdentity,
-    given: pa.Schema,
-    texts: Sequence[str],
-) -> KeyStates:
-    """Read the committed state of one key.
-
-    Args:
-        chains: of all executors of the operator; one of them has the key's shard.
-        texts: the key's columns, in order, as text.
-
-    Raises:
-        CheckpointError: the texts are no key of this operator.
-    """
-    operator = operator_of(chains[0].name)
-    names, types = stage.keys, [given.field(name).type for name in stage.keys]
-    if len(texts) != len(names):
-        raise CheckpointError(
-            f"operator '{operator}' is keyed by {', '.join(names)}; give --key once for each, in this order."
-        )
-    try:
-        columns = [pa.array([text]).cast(type_) for text, type_ in zip(texts, types, strict=True)]
-    except pa.ArrowException as error:
-        raise CheckpointError(f"{texts!r} is no key of operator '{operator}' ({error}).") from error
-    shard = int(shards_of(hash_keys(columns, names, operator), stage.shards)[0])
-    chain = next(one for one in chains if shard in one.shards())
-    values = [column[0].as_py() for column in columns]
-    key = KeyCodec(types, names, operator).encode(values)
-    (rebuilt,) = rebuild(disk, checkpoint, chain, [shard])
-    length = len(key).to_bytes(2, "big")
-    mine = {
-        entry: value
-        for entry, value in rebuilt.entries.items()
-        if entry[1:3] == length and entry[3:].startswith(key)
-    }
-    return KeyStates(shard, dict(zip(names, values, strict=True)), _decoded(stage, mine, 3 + len(key)))
-
-
-def _decoded(stage: StageIdentity, entries: Entries, start: int) -> dict[str, object]:
-    declared: Any = stage.logic.get("states")
-    if not isinstance(declared, list) or not declared:
-        return {entry.hex(): value.hex() for entry, value in sorted(entries.items())}
-    found: dict[str, object] = {}
-    for ordinal, (name, spec) in enumerate(declared, 1):
-        codec = ValueCodec(parse_type(spec["value"], f"state '{name}'"))
-        held = sorted((entry[start:], value) for entry, value in entries.items() if entry[0] == ordinal)
-        if spec["kind"] == "value":
-            found[name] = codec.decode(held[0][1]) if held else None
-        elif spec["kind"] == "list":
-            found[name] = [codec.decode(value) for _, value in held]
-        else:
-            keys = KeyCodec([parse_type(spec["key"], f"state '{name}'")])
-            found[name] = {keys.decode(element)[0]: codec.decode(value) for element, value in held}
-    return found
 
 
 def input_schema(chain: Chain) -> pa.Schema:

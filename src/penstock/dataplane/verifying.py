@@ -18,6 +18,7 @@ from penstock.dataplane.chains import Chains
 from penstock.dataplane.channel import read_entries, read_frame, read_segment
 from penstock.dataplane.disk import Disk, is_temp
 from penstock.dataplane.findings import DAMAGE, NOTE, Report, attempt, count
+from penstock.dataplane.foreign import check_not_sparks
 from penstock.dataplane.frames import FrameKind, ScanEnd, scan_frames
 from penstock.dataplane.inspecting import Look, is_known_file, look
 from penstock.dataplane.metas import read_metas
@@ -38,6 +39,7 @@ def verify(disk: Disk, checkpoint: str) -> Report:
     """
     report = Report(checkpoint)
     if not disk.list(paths.logs(checkpoint)) and disk.size(paths.meta(checkpoint)) is None:
+        check_not_sparks(disk, checkpoint)
         raise CheckpointError(
             f"{checkpoint} is no Penstock checkpoint: it has neither 'meta' nor 'log'; name the folder given as "
             "checkpointLocation."

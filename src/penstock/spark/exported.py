@@ -54,9 +54,10 @@ def read_export(spark: SparkSession, checkpointLocation: str, name: str) -> Data
     Raises:
         CheckpointError: the checkpoint has no such export. Spark would only say that its worker failed.
     """
-    exports.read_head(PosixDisk(), check_scheme(checkpointLocation), name)
+    checkpoint = check_scheme(checkpointLocation)
+    exports.read_head(PosixDisk(), checkpoint, name)
     register(spark)
-    reader = spark.readStream.format(FORMAT).option("checkpoint", checkpointLocation).option("operator", name)
+    reader = spark.readStream.format(FORMAT).option("checkpoint", checkpoint).option("operator", name)
     return reader.load()
 
 

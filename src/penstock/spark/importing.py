@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.dataplane import paths
 from penstock.dataplane.disk import Disk, PosixDisk
+from penstock.dataplane.foreign import check_not_foreign
 from penstock.dataplane.imported import TIMER, ImportedVariable, Manifest, read_manifests, write_imported
 from penstock.dataplane.importing import nullable_ddl
 from penstock.errors import CheckpointError
@@ -123,6 +124,7 @@ def carry_out(spark: SparkSession, plan: ImportPlan, checkpoint: str, operator: 
 def _check_unused(disk: Disk, checkpoint: str) -> None:
     if disk.size(paths.meta(checkpoint)) is not None:
         raise CheckpointError(f"{checkpoint} is the checkpoint of a query already; import into a new one.")
+    check_not_foreign(disk, checkpoint)
     for manifest in read_manifests(disk, checkpoint):
         raise CheckpointError(
             f"{checkpoint} has imported state of operator '{manifest.operator}' already; import into a new one."

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.errors import CheckpointError, DeclarationError
+from penstock.spark import ctrl_c
 
 if TYPE_CHECKING:
     from penstock.spark.query import Query
@@ -147,6 +148,7 @@ def await_all() -> None:
 def stop_all() -> None:
     """Stop every query that runs: registered for the end of the process, so that a program that ends, or is ended by
     Ctrl-C, leaves a checkpoint that is given back and no lease."""
+    ctrl_c.hold()
     for query in active():
         with contextlib.suppress(Exception):  # the next one is to be stopped too
             query.stop()

@@ -6,15 +6,17 @@ pyspark is imported inside the functions, so that this module loads without it a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SessionError
-from penstock.spark.conflicts import OLDEST_SPARK, find_conflicts, parse_version
+from penstock.spark.conflicts import OLDEST_SPARK, Conflict, find_conflicts, parse_version
+from penstock.spark.ctrl_c import take_over
 from penstock.spark.java import java_for_launch
 from penstock.spark.slots import (
     CORES_SETTING,
@@ -94,11 +96,12 @@ def session(
     chosen_master = _resolve_master(master or asked.get("spark.master"))
     settings = derive_settings(app_name, chosen_master, cores or machine_cores(), asked)
     _choose_interpreter(settings["spark.master"])
+    take_over()
     return _start(settings)
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuse a session that cannot carry leases; warn of settings that work against them. Changes nothing.
+    """Refuse a session that cannot carry leases; warn once of the settings that work against them. Changes no setting.
 
     Raises:
         SessionError: Spark Connect, a stopped session, a Spark older than 4.1, a single local slot, or a
@@ -117,10 +120,43 @@ def check_session(spark: SparkSession) -> None:
             f"master {spark.sparkContext.master} has a single slot, which one lease would hold for good, "
             "with none left for ingest; use penstock.session(), or local[n] with n of at least 4."
         )
-    for conflict in find_conflicts(read_settings(spark)):
+    conflicts = find_conflicts(read_settings(spark))
+    for conflict in conflicts:
         if conflict.fatal:
             raise SessionError(f"Penstock cannot run with {conflict}.")
-        warnings.warn(str(conflict), PenstockWarning, stacklevel=3)
+    if conflicts:
+        warnings.warn(tell_conflicts(conflicts), PenstockWarning, stacklevel=_callers_level())
+    hide_progress_bar(spark)
+
+
+def tell_conflicts(conflicts: Sequence[Conflict]) -> str:
+    """Say in one warning what works against leases and what to set."""
+    if len(conflicts) == 1:
+        return str(conflicts[0])
+    told = "; ".join(str(one) for one in conflicts)
+    return (
+        f"{len(conflicts)} settings of this SparkSession work against leases; penstock.session() opens one without them: "
+        f"{told}"
+    )
+
+
+def hide_progress_bar(spark: SparkSession) -> None:
+    """Switch off the bar that Spark draws for stages that run: a lease is one that runs as long as its query."""
+    with contextlib.suppress(
+        Exception
+    ):  # no public way leads to it; where Spark changes that one, the bar stays
+        bar = spark.sparkContext._jsc.sc().progressBar()
+        if bar.isDefined():
+            bar.get().finishAll()
+            bar.get().stop()
+
+
+def _callers_level() -> int:
+    """Return the level at which a warning from the calling function names a line of the user's program."""
+    package, level, frame = f"{_HERE.parent}{os.sep}", 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def is_alive(spark: SparkSession) -> bool:
@@ -214,6 +250,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
+    take_over()  # from the handler that Spark has just set
     return spark
 
 

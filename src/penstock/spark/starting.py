@@ -20,6 +20,7 @@ from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import PenstockError, SessionError
 from penstock.spark.batch_ingest import BatchIngest
+from penstock.spark.ctrl_c import take_over
 from penstock.spark.ingest import Ingest
 from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.journal_file import check_journal
@@ -55,6 +56,7 @@ RESERVE = 1
 def start(declared: Declared, spark: SparkSession | None) -> Query:
     """Start a declared query on a SparkSession."""
     spark = spark or _active_session()
+    take_over()
     check_session(spark)
     await_slots(spark)
     options = merge_settings(declared.options, spark.conf.getAll, declared.name)
@@ -168,7 +170,8 @@ def _hold_bound(query: Query, declared: Declared) -> None:
 
 
 def _journal_of(declared: Declared) -> str:
-    return JOURNAL.of(declared.options).removeprefix("file:")
+    given = JOURNAL.of(declared.options)
+    return check_scheme(given, "The journal") if given else ""
 
 
 def _open_exports(disk: Disk, opened: Opened, keep_bytes: int) -> dict[str, ExportFolder]:

@@ -271,5 +271,5 @@ def _folder(checkpoint: str | os.PathLike[str] | None) -> Iterator[tuple[str, st
     checkpoint that was given."""
     home = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with TemporaryDirectory(prefix="penstock-test-", dir=home, ignore_cleanup_errors=True) as folder:
-        kept = f"{folder}/checkpoint" if checkpoint is None else str(Path(checkpoint).absolute())
+        kept = f"{folder}/checkpoint" if checkpoint is None else str(Path(checkpoint).expanduser().absolute())
         yield kept, f"{folder}/nodes"

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.topology.expressions import refuse_expression
+from penstock.topology.type_words import type_words
 
 MAX_TOP_N = 10_000
 
@@ -73,7 +74,7 @@ class Aggregate:
         if type_ is None:
             raise DeclarationError(
                 f"operator {operator!r}: {self.kind.value} is not defined for column {self.column!r} of type "
-                f"{schema.field(self.column).type}; {_advice(self.kind)}"
+                f"{type_words(schema.field(self.column).type)}; {_advice(self.kind)}"
             )
         counted = self.kind in (AggregateKind.COUNT_ROWS, AggregateKind.COUNT)
         return pa.field(self.name, type_, nullable=not counted)

@@ -20,6 +20,7 @@ from penstock.raised import bounded, describe_own, function_error, show
 from penstock.topology.misfits import explain_misfit
 from penstock.topology.returned import shown
 from penstock.topology.rows import bounds_of
+from penstock.topology.type_words import type_words
 from penstock.topology.types import ddl_of
 
 _SHOWN, _REASON = 80, 1_000
@@ -185,7 +186,7 @@ def _misfit(values: Sequence[Any], field: pa.Field, operator: str, error: Except
 
 
 def _reason(error: Exception) -> str:
-    return bounded(describe_own(error), _REASON)
+    return in_sparks_words(bounded(describe_own(error), _REASON))
 
 
 def _require_no_nulls(array: pa.Array, field: pa.Field, operator: str, path: str = "") -> None:
@@ -237,12 +238,12 @@ def _cast(array: pa.Array, field: pa.Field, operator: str) -> pa.Array:
     stamps = pa.types.is_timestamp(array.type) and pa.types.is_timestamp(field.type)
     try:
         if not stamps and not pa.types.is_null(array.type) and _family(array.type) != _family(field.type):
-            raise TypeError(f"no cast from {array.type}")
+            raise TypeError(f"no cast from {type_words(array.type)}")
         # a nanosecond stamp is cut to Spark's microseconds; anything else must fit exactly
         return array.cast(field.type, safe=not (stamps and array.type.unit == "ns"))
     except (pa.ArrowException, TypeError) as error:
         raise OperatorError(
-            f"operator {operator!r} returned column {field.name!r} as {array.type}, which does not fit "
+            f"operator {operator!r} returned column {field.name!r} as {type_words(array.type)}, which does not fit "
             f"{ddl_of(field.type)}: {_reason(error)}"
         ) from error
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.suggesting import did_you_mean
+from penstock.topology.type_words import type_words
 from penstock.topology.types import ddl_of
 
 
@@ -46,8 +47,8 @@ def partition_columns(names: Any, schema: pa.Schema) -> tuple[str, ...]:
             is_.is_integer(type_) or is_.is_string(type_) or is_.is_boolean(type_) or is_.is_date32(type_)
         ):
             raise DeclarationError(
-                f"partitionBy(...): column {name!r} has type {type_}, which cannot name folders; use integers, strings, "
-                "booleans or dates."
+                f"partitionBy(...): column {name!r} has type {type_words(type_)}, which cannot name folders; use "
+                "integers, strings, booleans or dates."
             )
     if len(set(names)) == len(schema.names):
         raise DeclarationError(

@@ -9,6 +9,7 @@ import pyarrow.types as kinds
 
 from penstock.errors import DeclarationError
 from penstock.topology.expressions import Column, nearest, refuse_expression
+from penstock.topology.type_words import type_words
 
 _KEY_TYPES = (
     kinds.is_boolean,
@@ -60,8 +61,8 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: st
         type_ = schema.field(column).type
         if not can_be_key(type_):
             raise DeclarationError(
-                f"groupBy: column '{column}' of '{producer}' has type {type_}, which cannot be a key; key by a number, "
-                "string, binary, boolean, date, timestamp or decimal."
+                f"groupBy: column '{column}' of '{producer}' has type {type_words(type_)}, which cannot be a key; "
+                "key by a number, string, binary, boolean, date, timestamp or decimal."
             )
         names.append(column)
     return tuple(names)

@@ -19,6 +19,7 @@ from penstock.topology.processors import Processor
 from penstock.topology.schema import parse_schema
 from penstock.topology.stateless import FusedStep, Watermark
 from penstock.topology.states import StateSpec
+from penstock.topology.type_words import schema_words
 from penstock.topology.windows import Window
 
 DEFAULT_SHARDS = 256
@@ -183,4 +184,4 @@ def operator_name(name: str | None, default: str, keys: Sequence[str]) -> str:
 
 def shown(schema: pa.Schema) -> str:
     """Return a schema for an error."""
-    return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"
+    return f"({schema_words(schema)})"

@@ -32,7 +32,7 @@ class Kind(Generic[T]):
 def _read_path(given: object) -> str:
     if not isinstance(given, str | os.PathLike):
         raise ValueError("a path")
-    return str(given)
+    return os.path.expanduser(str(given))
 
 
 def _read_boolean(given: object) -> bool:
@@ -98,7 +98,7 @@ def _positive(number: N) -> N:
     return number
 
 
-PATH = Kind("path or `file:` URI", _read_path, str)
+PATH = Kind("path (`~` is your home) or `file:` URI", _read_path, str)
 BOOLEAN = Kind("`true` / `false`", _read_boolean, lambda value: f"`{str(value).lower()}`")
 ROWS = Kind("rows", _read_whole, lambda value: f"{value:,}")
 COUNT = Kind("number", _read_whole, str)

@@ -19,6 +19,7 @@ from penstock.topology.nodes import (
 )
 from penstock.topology.schema import parse_schema
 from penstock.topology.stream import Stream
+from penstock.topology.type_words import in_sparks_words
 
 Rate = float | Sequence[tuple[float, float]]
 
@@ -102,7 +103,8 @@ def _table_of(rows: object, schema: object, name: str) -> pa.Table:
         try:
             return rows.select(wanted.names).cast(wanted)
         except (pa.ArrowException, KeyError, ValueError) as error:
-            raise DeclarationError(f"source '{name}': its rows do not fit its schema: {error}") from error
+            told = in_sparks_words(str(error))
+            raise DeclarationError(f"source '{name}': its rows do not fit its schema: {told}") from error
     if not isinstance(rows, list | tuple):
         raise DeclarationError(
             f"source '{name}': from_rows(...) takes a list of rows or a table, not {type(rows).__name__}."

@@ -20,6 +20,7 @@ from penstock.topology.durations import parse_duration
 from penstock.topology.expressions import Column, as_expression, evaluate, explain, type_of
 from penstock.topology.returned import ReturnedError, refuse_asynchronous, returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
+from penstock.topology.type_words import in_sparks_words, type_words
 
 
 class FusedStep(Protocol):
@@ -119,7 +120,8 @@ class MapArrow:
         try:
             return made.select(self.schema.names).cast(self.schema)
         except (pa.ArrowException, KeyError, ValueError) as error:
-            raise OperatorError(f"{self.where} returned rows that do not fit its schema: {error}") from error
+            told = in_sparks_words(str(error))
+            raise OperatorError(f"{self.where} returned rows that do not fit its schema: {told}") from error
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def filter_step(where: str, condition: object, schema: pa.Schema) -> Filter:
     column = as_expression(condition, where)
     found = type_of(column, schema, where)
     if not pa.types.is_boolean(found):
-        raise DeclarationError(f"{where} takes a condition; {column.text} is of type {found}.")
+        raise DeclarationError(f"{where} takes a condition; {column.text} is of type {type_words(found)}.")
     return Filter(where, column, schema)
 
 
@@ -204,7 +206,7 @@ def watermark_step(
     found = schema.field(column).type
     if not pa.types.is_timestamp(found):
         raise DeclarationError(
-            f"{where}: column '{column}' is of type {found}, and event time is a timestamp; cast it with "
+            f"{where}: column '{column}' is of type {type_words(found)}, and event time is a timestamp; cast it with "
             f"withColumn('{column}', col('{column}').cast('timestamp'))."
         )
     delay_us = parse_duration(delay, where)

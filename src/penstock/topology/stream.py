@@ -36,6 +36,7 @@ from penstock.topology.stateless import (
     watermark_step,
 )
 from penstock.topology.substitutes import NEAR_STREAM, STREAM, refuse_missing
+from penstock.topology.type_words import schema_words, type_words
 from penstock.topology.types import schema_tree
 from penstock.topology.windows import Window, split_grouping
 
@@ -61,6 +62,11 @@ class Stream:
     def schema(self) -> pa.Schema:
         """Names and types of the columns, as Arrow has them."""
         return self._node.schema
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        """Names and types of the columns, in Spark's words."""
+        return [(field.name, type_words(field.type)) for field in self._node.schema]
 
     @property
     def columns(self) -> list[str]:
@@ -367,8 +373,7 @@ class Stream:
         return StreamWriter(self)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{field.name}: {field.type}" for field in self._node.schema)
-        return f"Stream[{self._node.name}: {fields}]"
+        return f"Stream[{self._node.name}: {schema_words(self._node.schema, ': ')}]"
 
 
 def checked_stream(given: object, where: str) -> Stream:

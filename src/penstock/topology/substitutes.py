@@ -67,7 +67,6 @@ STREAM: Final[Mapping[str, str]] = {
     **_each("to withMetadata metadataColumn", "use select(penstock.col(...).cast(type), ...)"),
     "transform": "call the function itself: function(stream)",
     "colRegex": "name the columns: select(*[c for c in stream.columns if ...])",
-    "dtypes": "use schema",
     "explain": "use printSchema() for the columns; query.explain() prints what runs",
     "isStreaming": "every stream is one",
     **_each("createOrReplaceTempView createTempView registerTempTable", _VIEW),

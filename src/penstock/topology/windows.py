@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.topology.durations import parse_duration
 from penstock.topology.expressions import nearest
+from penstock.topology.type_words import type_words
 
 APPEND: Final = "append"
 UPDATE: Final = "update"
@@ -141,8 +142,8 @@ def split_grouping(columns: Sequence[object], schema: pa.Schema, producer: str) 
     type_ = schema.field(found.column).type
     if not pa.types.is_timestamp(type_):
         raise DeclarationError(
-            f"{found.name}(...): column '{found.column}' of '{producer}' has type {type_}, not timestamp; cast it with "
-            "withColumn(...) first."
+            f"{found.name}(...): column '{found.column}' of '{producer}' has type {type_words(type_)}, not timestamp; cast "
+            "it with withColumn(...) first."
         )
     return found, places[0]
 

@@ -26,8 +26,9 @@ from penstock.dataplane.inspecting import (
     summarise,
     view_stages,
 )
+from penstock.dataplane.key_states import read_key
 from penstock.dataplane.opening import open_checkpoint
-from penstock.dataplane.rebuilding import input_schema, read_key
+from penstock.dataplane.rebuilding import input_schema
 from penstock.dataplane.recordlog import Claim, Heartbeat
 from penstock.dataplane.repairing import What, apply_repair, named_files, plan_repair
 from penstock.dataplane.verifying import verify

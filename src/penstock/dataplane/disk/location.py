@@ -17,7 +17,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
 def check_scheme(path: str | os.PathLike[str], what: str = "The checkpoint location") -> str:
-    """Return the absolute path that a location means; refuse any scheme but ``file:`` by name."""
+    """Return the absolute path that a location means; refuse any scheme but ``file:`` by name.
+
+    A plain path may begin with ``~`` or ``~user``, as a shell knows it.
+    """
     text = os.fspath(path)
     scheme = _SCHEME.match(text)
     if scheme is not None:
@@ -27,9 +30,22 @@ def check_scheme(path: str | os.PathLike[str], what: str = "The checkpoint locat
                 "directory that all nodes can reach, as a plain path or file: URI."
             )
         text = _path_of_file_uri(text, text[scheme.end() :], what)
+    else:
+        text = _at_home(text, what)
     if not text or "\0" in text:
         raise CheckpointError(f"{what} {os.fspath(path)!r} is not a path; give a directory.")
     return os.path.abspath(text)
+
+
+def _at_home(path: str, what: str) -> str:
+    found = os.path.expanduser(path)
+    if found.startswith("~"):  # a folder of that name would be made where the program runs
+        user = found.partition("/")[0]
+        raise CheckpointError(
+            f"{what} {path!r} begins with {user}, and the home of that user is not known; write the path out, or begin it "
+            "with ./ if a folder of that name is meant."
+        )
+    return found
 
 
 def _path_of_file_uri(uri: str, rest: str, what: str) -> str:

@@ -26,6 +26,7 @@ from penstock.dataplane.keys.canonical import (
 )
 from penstock.dataplane.keys.kinds import MAX_KEY_BYTES, Kind, misfit, require_kinds, too_long
 from penstock.errors import OperatorError
+from penstock.topology.type_words import type_words
 
 _MISFITS = (TypeError, ValueError, AttributeError, ArithmeticError, struct.error)
 _LENGTH = struct.Struct(">I")
@@ -58,7 +59,7 @@ class KeyCodec:
             else:
                 key = b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
         except _MISFITS as error:
-            expected = ", ".join(f"{n} {t}" for n, t in zip(self.names, self.types, strict=True))
+            expected = ", ".join(f"{n} {type_words(t)}" for n, t in zip(self.names, self.types, strict=True))
             raise OperatorError(
                 f"operator {self.operator!r}: {tuple(values)!r} is no key of ({expected}): {error}"
             ) from error

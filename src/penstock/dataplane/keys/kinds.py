@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from penstock.errors import CheckpointError, DeclarationError, OperatorError
+from penstock.topology.type_words import type_words
 
 FORMAT = 1
 MAX_KEY_BYTES = 440
@@ -58,7 +59,7 @@ def require_kinds(types: Sequence[pa.DataType], names: Sequence[str], operator: 
         kind = kind_of(type_)
         if kind is None:
             raise DeclarationError(
-                f"operator {operator!r}: column {name!r} of type {type_} is an unhashable key; group by a "
+                f"operator {operator!r}: column {name!r} of type {type_words(type_)} is an unhashable key; group by a "
                 "boolean, number, date, timestamp, string, binary or decimal column, or a field of it"
             )
         kinds.append(kind)
@@ -84,7 +85,7 @@ def _require_micros(column: Column, name: str, operator: str) -> None:
         column.cast(pa.timestamp("us", column.type.tz))
     except pa.ArrowInvalid as error:
         raise OperatorError(
-            f"operator {operator!r}: key column {name!r} of type {column.type} has a time outside the range "
+            f"operator {operator!r}: key column {name!r} of type {type_words(column.type)} has a time outside the range "
             "of timestamps in microseconds; filter it out before groupBy"
         ) from error
 
@@ -100,7 +101,7 @@ def too_long(size: int, names: Sequence[str], operator: str) -> OperatorError:
 
 def misfit(types: Sequence[pa.DataType]) -> CheckpointError:
     """Return the error of stored bytes that are no key."""
-    names = ", ".join(str(type_) for type_ in types)
+    names = ", ".join(map(type_words, types))
     return CheckpointError(
         f"stored key bytes are no key of ({names}); was the checkpoint written by this topology?"
     )

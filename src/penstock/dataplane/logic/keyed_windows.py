@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 _WINDOWS: Final = "_windows"
 _ROWS: Final = "_rows"
 _NEXT: Final = "_next"
+WINDOW_STATES: Final = (_WINDOWS, _ROWS)
+"""What is kept behind the states that a function declares: a key's windows, and for a function their rows."""
 _TIME: Final = "\0time"
 _AT: Final = "\0at"
 _ELEMENT: Final = struct.Struct(">QQ")
@@ -59,6 +61,17 @@ _decode = msgspec.msgpack.decode
 
 Held = list[Any] | None
 """What a window holds: the aggregates so far; None where rows are kept instead."""
+
+
+def window_of(stored: bytes) -> tuple[int, Held]:
+    """Return the end of a stored window and what it holds."""
+    end, held = _decode(stored)
+    return end, held
+
+
+def time_of(element: bytes) -> int:
+    """Return the time under which a stored row of a function stands: the start of its window, or its own in a session."""
+    return int(_ELEMENT.unpack(element)[0]) - _OFFSET
 
 
 def build_keyed_windows(

@@ -18,6 +18,7 @@ from penstock.errors import OperatorError
 from penstock.topology.batches import conform_batch, rows_to_batch
 from penstock.topology.processors import Processor
 from penstock.topology.rows import batch_to_rows
+from penstock.topology.type_words import in_sparks_words, type_words
 
 _FIELDS = attrgetter("__fields__")
 
@@ -224,7 +225,7 @@ class Frames:
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise OperatorError(
                     f"operator {self._operator!r} yielded column {field.name!r} as {series.dtype}, which does not fit "
-                    f"{field.type}: {error}"
+                    f"{type_words(field.type)}: {in_sparks_words(str(error))}"
                 ) from error
             arrays.append(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
         return conform_batch(

@@ -34,6 +34,7 @@ from penstock.dataplane.state.protocol import TaskState
 from penstock.errors import OperatorError
 from penstock.topology.aggregates import Aggregate, AggregateKind, is_word_type
 from penstock.topology.states import ValueState
+from penstock.topology.type_words import type_words
 
 _ROW: Final = "row"
 _EXACT: Final = decimal.Context(prec=80)
@@ -188,7 +189,7 @@ class _DecimalSum(_Column):
     def _bytes(self, unscaled: int) -> bytes:
         if abs(unscaled) >= self._limit:
             raise OperatorError(
-                f"operator {self.operator!r}: {self.field.name!r} goes beyond {self.field.type}; "
+                f"operator {self.operator!r}: {self.field.name!r} goes beyond {type_words(self.field.type)}; "
                 "sum a column of fewer digits, or cast it to double"
             )
         return unscaled.to_bytes(16, "big", signed=True)
