@@ -20,7 +20,7 @@ from penstock.raised import bounded, describe_own, function_error, show
 from penstock.topology.misfits import explain_misfit
 from penstock.topology.returned import shown
 from penstock.topology.rows import bounds_of
-from penstock.topology.type_words import type_words
+from penstock.topology.type_words import in_sparks_words, type_words
 from penstock.topology.types import ddl_of
 
 _SHOWN, _REASON = 80, 1_000
