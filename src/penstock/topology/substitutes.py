@@ -22,8 +22,8 @@ STREAM: Final[Mapping[str, str]] = {
     "dropDuplicates": _STATE,
     "drop_duplicates": _STATE,
     "dropDuplicatesWithinWatermark": _STATE,
-    "join": "use a.groupBy(key).cogroup(b.groupBy(key)).apply_rows(function, schema=..., state=...) and keep the rows of both "
-    "sides in state: a call has the rows of one epoch, and rows that match come in different ones",
+    "join": "use a.groupBy(key).cogroup(b.groupBy(key)).apply_rows(function, schema=..., state=...) and keep the rows of "
+    "both sides in state: a call has the rows of one epoch, and rows that match come in different ones",
     "crossJoin": "use groupBy(...).with_broadcast(other).apply_rows(...) and keep its rows in state: they match broadcast "
     "rows that come later too",
     "limit": "give a source a limit, as generate(..., limit=n) has",
@@ -70,8 +70,8 @@ COGROUPED: Final[Mapping[str, str]] = {
 }
 WINDOWED: Final[Mapping[str, str]] = {
     "apply_arrow": "use apply_rows(function, schema=...), which is called once per window and key",
-    "cogroup": "group both sides by the start of the window and keep their rows in state: cogroup works on groupBy(columns), "
-    "and a call has the rows of one epoch",
+    "cogroup": "group both sides by the start of the window and keep their rows in state: cogroup works on groupBy("
+    "columns), and a call has the rows of one epoch",
     "with_broadcast": "use groupBy(columns).with_broadcast(...) and group its output by the window",
     "transformWithState": "group by columns alone; a processor keeps its own windows with timers",
     "transformWithStateInPandas": "group by columns alone; a processor keeps its own windows with timers",
