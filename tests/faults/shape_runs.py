@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.program import Program
 from penstock.errors import PenstockError, PlanError
+from penstock.sim import timelines
 from penstock.sim.inprocess import Driver
 from penstock.sim.plans import random_plan
 from penstock.sim.redeals import random_deal
@@ -32,15 +34,17 @@ from penstock.testing.replay import replay_line
 from penstock.testing.schedule import check_schedule
 
 ROWS = 160
+IN_A_ROW = {"windows1", "windows2", "windows3", "timers", "early", "behind"}
 KEPT = quick(SMALL, retain_all=True)
 
 
 @lru_cache
-def program() -> Program:
+def program(depth: int) -> Program:
+    """All shapes, with so many watermarks in a row among them."""
     orders = penstock.from_rows(pa.Table.from_batches([shapes.make_orders(0, ROWS)]), name="orders")
     payments = penstock.from_rows(pa.Table.from_batches([shapes.make_payments(0, ROWS)]), name="payments")
     rules = penstock.from_rows(pa.Table.from_batches([shapes.make_rules(0, ROWS)]), name="rules")
-    stream = shapes.everything(orders, payments, rules)
+    stream = shapes.everything(orders, payments, rules, depth)
     return compile_program(stream.node, tasks=2, memory_bytes=1 << 20)
 
 
@@ -58,6 +62,16 @@ def story(seed: int, actions: tuple[str, ...] = ACTIONS) -> str | None:
     return None
 
 
+def lateness(seed: int) -> str | None:
+    """Run one seed of watermarks in a row; its schedule and replay are checked as well."""
+
+    def look(driver: Driver) -> None:
+        line = check_schedule(driver.checkpoint, driver.program, complete=True, disk=driver.disk)
+        replay_line(line, driver.program)
+
+    return timelines.storm(seed, look=look)
+
+
 def _tell(seed: int, folder: Path, actions: tuple[str, ...]) -> None:
     rng = random.Random(seed)
     machine = SimDisk(seed, short_write_ratio=0.05) if seed % 3 == 2 else None
@@ -68,7 +82,7 @@ def _tell(seed: int, folder: Path, actions: tuple[str, ...]) -> None:
     driver = Driver(
         disk,
         checkpoint,
-        program(),
+        program(1 + seed % 3),
         KEPT,
         seed,
         str(folder / "node"),
@@ -83,7 +97,7 @@ def _tell(seed: int, folder: Path, actions: tuple[str, ...]) -> None:
     if not driver.running:
         driver.restart()
     assert driver.run_until("drained", 120.0), f"not drained: {driver.failed}"
-    _check(driver, disk)
+    _check(driver, disk, 1 + seed % 3)
 
 
 def _disturb(driver: Driver, rng: random.Random, machine: SimDisk | None, actions: tuple[str, ...]) -> None:
@@ -118,18 +132,42 @@ def _disturb(driver: Driver, rng: random.Random, machine: SimDisk | None, action
             driver.restart()
 
 
-def _check(driver: Driver, disk: Disk) -> None:
+def _check(driver: Driver, disk: Disk, depth: int) -> None:
     found: dict[tuple[str, int], tuple[int, int]] = {}
+    in_a_row: Counter[timelines.Result] = Counter()
     first: dict[int, pa.Table] = {}
     for _, epoch, table in driver.sink.calls:
         assert first.setdefault(epoch, table).equals(table), f"sink epoch {epoch} came with other rows"
     for row in driver.sink.rows():
-        found[(str(row["kind"]), int(str(row["user"])))] = (int(str(row["count"])), int(str(row["amount"])))
-    settled = {key: value for key, value in found.items() if key[0] != "late"}
+        kind, user, count, amount = (
+            str(row["kind"]),
+            *(int(str(row[name])) for name in ("user", "count", "amount")),
+        )
+        if kind in IN_A_ROW:
+            in_a_row[shapes.in_a_row_result(kind, user, count, amount)] += 1
+        else:
+            found[kind, user] = count, amount
+    wrong = timelines.differences(in_a_row, shapes.in_a_row_model(ROWS, depth))
+    assert not wrong, f"{depth} watermarks in a row, {len(wrong)} differences: {wrong[:4]}"
+    _check_tardy(found)
+    settled = {key: value for key, value in found.items() if key[0] not in ("late", "tardy")}
     expected = {**shapes.model(ROWS, ROWS), **shapes.timed_model(ROWS)}
-    wrong = {key for key in {*settled, *expected} if settled.get(key) != expected.get(key)}
-    assert not wrong, f"{sorted(wrong)[:5]}: {[(settled.get(k), expected.get(k)) for k in sorted(wrong)[:5]]}"
+    unlike = {key for key in {*settled, *expected} if settled.get(key) != expected.get(key)}
+    assert not unlike, f"{[(key, settled.get(key), expected.get(key)) for key in sorted(unlike)[:5]]}"
     driver.stop()
-    line = check_schedule(driver.checkpoint, program(), complete=True, disk=disk)
-    replayed = replay_line(line, program())
+    line = check_schedule(driver.checkpoint, program(depth), complete=True, disk=disk)
+    replayed = replay_line(line, program(depth))
     assert replayed.rows > ROWS and replayed.digests > 0
+
+
+def _check_tardy(found: dict[tuple[str, int], tuple[int, int]]) -> None:
+    """No row is late that is in time at the source, and each is either late or in its window."""
+    tardy = {order: amount for (kind, order), (_, amount) in found.items() if kind == "tardy"}
+    wrong = set(tardy) - shapes.late_at_best(ROWS)
+    assert not wrong, f"orders {sorted(wrong)[:5]} came late, and are in time at their source"
+    rows = [shapes.order(number) for number in range(ROWS)]
+    for user in {user for _, user, _ in rows}:
+        whole = sum(amount for _, one, amount in rows if one == user)
+        late = sum(amount for number, one, amount in rows if one == user and number in tardy)
+        held = found.get(("late", user), (0, 0))[1]
+        assert held + late == whole, f"user {user}: {held} in windows and {late} late, of {whole}"

@@ -23,6 +23,8 @@ class Planted:
     turn: int | None = None
     """Which kind of weather to hunt in (see `weather_of`), None for all in turn."""
     every: int = 4
+    timed: bool = False
+    """Whether it is hunted in storms over watermarks in a row, whose oracle is arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Found:
 def hunt(bug: Planted, seeds: int = SEEDS) -> Found:
     """Run the simulation with a bug planted until a promise is seen broken."""
     with mutated(bug.changes):
+        if bug.timed:
+            timelines: Any = importlib.import_module("penstock.sim.timelines")
+            told = ((seed, timelines.storm(seed)) for seed in range(seeds))
+            return next((Found(bug.name, *one) for one in told if one[1]), Found(bug.name, None, None))
         protocol: Any = importlib.import_module("penstock.sim.protocol")
         inprocess: Any = importlib.import_module("penstock.sim.inprocess")
         driver = bug.driver(inprocess.Driver) if bug.driver is not None else inprocess.Driver
@@ -130,6 +136,7 @@ COMMITTING = "penstock.dataplane.committing"
 CHAIN = "penstock.dataplane.chain"
 LOG = "penstock.dataplane.recordlog"
 CHANNEL = "penstock.dataplane.channel"
+FRONTIER = "penstock.dataplane.frontier"
 PLACING = "penstock.dataplane.placing"
 SERVING = "penstock.dataplane.serving"
 PLANS = {"turn": 4, "every": 8}
@@ -261,5 +268,31 @@ PLANTED = (
         "a task waits for its node for ever",
         {SERVING: [("        self._free_from_nodes(slots, leases, nodes)\n", "")]},
         **PLANS,
+    ),
+    Planted(
+        "an event time counts at once, whoever sits out",
+        {FRONTIER: [("        return all(\n            self.low.get(name, -1) >= epoch",
+                     "        return True or all(\n            self.low.get(name, -1) >= epoch")]},
+        timed=True,
+    ),
+    Planted(
+        "an event time counts though rows further up are not through",
+        {FRONTIER: [("tracks.upstream[given.edge]\n", "frozenset()\n")]},
+        timed=True,
+    ),
+    Planted(
+        "rows of a producer epoch that was cut count as all of its rows",
+        {FRONTIER: [("{key.chain: at[key].epoch + (at[key].row > 0)}", "{key.chain: at[key].epoch}")]},
+        timed=True,
+    ),
+    Planted(
+        "nobody is told without rows how far rows are through",
+        {FRONTIER: [("        return self.low != through and (everyone or", "        return False and (everyone or")]},
+        timed=True,
+    ),
+    Planted(
+        "shards that sit out with windows and timers in them are taken along",
+        {"penstock.dataplane.run": [("return absent & ~self.chain.digests.any(axis=1) if", "return absent if")]},
+        timed=True,
     ),
 )  # fmt: skip

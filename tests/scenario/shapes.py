@@ -6,6 +6,7 @@ Its result does not depend on how epochs are cut, so that any engine that runs i
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -13,12 +14,19 @@ import pyarrow as pa
 
 import penstock
 from penstock import col
+from penstock.sim import timelines
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 ORDERS = pa.schema([("id", pa.int64()), ("user", pa.int64()), ("amount", pa.int64())])
 RULES = pa.schema([("rule", pa.int64()), ("least", pa.int64())])
 USERS = 23
 HOPS = 3
+TARDY_S = 2
+"""Delay of the watermark behind which rows do come late."""
+PLACES = 1_000_000
+BEFORE = 1_000
+"""Seconds before `START` from which times of `in_a_row` are counted."""
+ORIGIN = round(START.timestamp()) - BEFORE
 
 
 def order(number: int) -> tuple[int, int, int]:
@@ -177,8 +185,9 @@ def reminded(key: Any, time: dt.datetime, state: Any) -> list[tuple[int, int, in
     return [(0, key.user, time.second)]
 
 
-def timed(orders: penstock.Stream) -> list[tuple[str, penstock.Stream]]:
-    """Windows, sessions and timers over the event time of the orders, as (kind, stream of id, user, amount)."""
+def timed(orders: penstock.Stream) -> tuple[list[tuple[str, penstock.Stream]], penstock.Stream]:
+    """Windows, sessions and timers over the event time of the orders, as (kind, stream of id, user, amount), and the rows
+    that come late for the kind `late`."""
     stamped = orders.map(stamp, schema="id long, user long, amount long, at timestamp")
     on_time = stamped.withWatermark("at", "30 seconds")
     whole = (penstock.count().alias("id"), penstock.sum("amount").alias("amount"))
@@ -198,28 +207,81 @@ def timed(orders: penstock.Stream) -> list[tuple[str, penstock.Stream]]:
         name="reminders",
         **more,
     )
-    tardy = stamped.withWatermark("at", "2 seconds")
+    tardy = stamped.withWatermark("at", f"{TARDY_S} seconds")
     late = tardy.groupBy(penstock.window("at", "5 seconds"), "user").agg(*whole, name="late", **more)
     columns = ["id", "user", "amount"]
-    return [
+    kinds = [
         ("windows", windows.select(*columns)),
         ("slides", slides.select("id", (col("id") * 0).alias("user"), "amount")),
         ("sessions", sessions.select(*columns)),
         ("reminders", reminders),
         ("late", late.select(*columns)),
     ]
+    return kinds, late.late_rows.select(*columns)
 
 
-def everything(orders: penstock.Stream, payments: penstock.Stream, rules: penstock.Stream) -> penstock.Stream:
-    """`flow` and `timed` in one topology; the kind `late` depends on how the sources' epochs were cut."""
-    shown = [stream.withColumn("kind", penstock.lit(kind)) for kind, stream in timed(orders)]
+def everything(
+    orders: penstock.Stream, payments: penstock.Stream, rules: penstock.Stream, depth: int = 0
+) -> penstock.Stream:
+    """`flow` and `timed` in one topology; the kind `late` depends on how the sources' epochs were cut. With a `depth`, as
+    many watermarks in a row behind an operator, and the rows that come late for the kind `late`."""
+    kinds, tardy = timed(orders)
+    shown = [stream.withColumn("kind", penstock.lit(kind)) for kind, stream in kinds]
     together = shown[0]
     for stream in shown[1:]:
         together = together.union(stream)
     counted = together.groupBy("kind", "user").agg(
         penstock.count(), penstock.sum("amount").alias("amount"), name="timed", shards=5, cores=1
     )
-    return flow(orders, payments, rules).union(counted.select("kind", "user", "count", "amount"))
+    made = flow(orders, payments, rules).union(counted.select("kind", "user", "count", "amount"))
+    if not depth:
+        return made
+    told = tardy.select(
+        penstock.lit("tardy").alias("kind"),
+        col("id").alias("user"),
+        (col("id") * 0 + 1).alias("count"),
+        "amount",
+    )
+    return made.union(in_a_row(orders, depth)).union(told)
+
+
+def in_a_row(orders: penstock.Stream, depth: int) -> penstock.Stream:
+    """Watermarks in a row, told as (kind, key and second, rows, sum), behind an operator without a watermark."""
+    stamped = orders.map(stamp, schema="id long, user long, amount long, at timestamp").select(
+        "id", "user", "at"
+    )
+    timed = timelines.carry(stamped, "carried").withWatermark("at", "20 seconds")
+    place = (col("key") * PLACES + col("at").cast("long") - ORIGIN).alias("user")
+    first, *others = [
+        one.select("kind", place, col("rows").alias("count"), col("n").alias("amount"))
+        for one in timelines.in_a_row(timed, depth)
+    ]
+    for other in others:
+        first = first.union(other)
+    return first
+
+
+def in_a_row_model(rows: int, depth: int) -> Counter[timelines.Result]:
+    seconds = [
+        (order(number)[1], round((event_time(number) - START).total_seconds())) for number in range(rows)
+    ]
+    return timelines.expected(seconds, depth, ends=True)
+
+
+def in_a_row_result(kind: str, place: int, count: int, amount: int) -> timelines.Result:
+    """A row of `in_a_row` as the model has it."""
+    return kind, place // PLACES, place % PLACES - BEFORE, count, amount
+
+
+def late_at_best(rows: int, window_s: int = 5) -> set[int]:
+    """The orders that can come late for the kind `late`: whose window ended by the watermark of some order before them."""
+    found, latest = set(), -math.inf
+    for number in range(rows):
+        second = round((event_time(number) - START).total_seconds())
+        if second // window_s * window_s + window_s <= latest - TARDY_S:
+            found.add(number)
+        latest = max(latest, second)
+    return found
 
 
 def timed_model(rows: int) -> dict[tuple[str, int], tuple[int, int]]:

@@ -138,7 +138,8 @@ class Frontier:
             for key, behind in self._upstream.items()
             if behind and key in group.at
         }
-        self._told = {place: self._said_by(place, waiting or {}) for place in places}
+        said = {place: self._said_by(place, waiting or {}) for place in places}
+        self._told = {place: through for place, through in said.items() if through}
         self.low = self._lowest(groups)
 
     def _said_by(
@@ -163,7 +164,7 @@ class Frontier:
                 if at < low.get(key.chain, 0):
                     low[key.chain] = at
                 if behind:
-                    told = self._told[key, at]
+                    told = self._told.get((key, at), {})
                     for name, known in low.items():
                         if operator_of(name) in behind:
                             low[name] = min(known, told.get(name, 0))

@@ -92,7 +92,8 @@ def _give(key: Any, time: dt.datetime, state: Any) -> Iterable[tuple[int, dt.dat
     return [(key.lane, at, n, early) for at, n in due]
 
 
-def _carry(stream: Stream, name: str) -> Stream:
+def carry(stream: Stream, name: str) -> Stream:
+    """Pass rows on through a keyed operator."""
     return stream.groupBy("user").apply_rows(
         _pass_on, schema=ROW, state={"seen": penstock.ValueState("long")}, name=name, **_MORE
     )
@@ -111,24 +112,24 @@ def first_watermark(rows: Stream, way: str) -> Stream:
     delay = f"{DELAY_S} seconds"
     match way:
         case "source":
-            return _carry(rows.withWatermark("at", delay), "carried")
+            return carry(rows.withWatermark("at", delay), "carried")
         case "station":
-            return _carry(rows.station("even", shards=4, cores=2), "carried").withWatermark("at", delay)
+            return carry(rows.station("even", shards=4, cores=2), "carried").withWatermark("at", delay)
         case "two operators":
-            return _carry(_carry(rows, "carried"), "again").withWatermark("at", delay)
+            return carry(carry(rows, "carried"), "again").withWatermark("at", delay)
         case "both ways":
             odd, even = rows.filter(col("id") % 2 == 1), rows.filter(col("id") % 2 == 0)
-            both = _carry(odd, "odd").union(_carry(_carry(even, "carried"), "even"))
-            return _carry(both, "again").withWatermark("at", delay)
+            both = carry(odd, "odd").union(carry(carry(even, "carried"), "even"))
+            return carry(both, "again").withWatermark("at", delay)
         case "broadcast":
-            return _beside(_carry(rows, "carried")).withWatermark("at", delay)
+            return _beside(carry(rows, "carried")).withWatermark("at", delay)
         case _:
-            return _carry(rows, "carried").withWatermark("at", delay)
+            return carry(rows, "carried").withWatermark("at", delay)
 
 
 def in_a_row(timed: Stream, depth: int) -> list[Stream]:
     """Windows over windows, each behind a watermark of its own, and timers behind the second; as streams of results. Late
-    rows are results too, of the kind `late`; so are timers that fire out of order."""
+    rows are results too, of the kind `behind`; so are timers that fire out of order."""
     shown, level = [], timed.select("user", "at", (col("id") * 0 + 1).alias("n"))
     for number, key in enumerate(["user", "lane", "one"][:depth], 1):
         if number > 1:
@@ -141,7 +142,7 @@ def in_a_row(timed: Stream, depth: int) -> list[Stream]:
         shown.append(_shown(made.select(col(key).alias("key"), start, "rows", "n"), f"windows{number}"))
         nothing = col(key) * 0
         shown.append(
-            _shown(made.late_rows.select(col(key).alias("key"), "at", nothing.alias("rows"), "n"), "late")
+            _shown(made.late_rows.select(col(key).alias("key"), "at", nothing.alias("rows"), "n"), "behind")
         )
         if number == 2:
             shown.extend(_timers(level))
@@ -188,10 +189,15 @@ def topology(way: str, depth: int, ends: bool) -> Stream:
 # -- what must come of it ---------------------------------------------------------------------------------------------
 
 
-def expected(depth: int, ends: bool) -> Counter[Result]:
-    """What every run must give, by arithmetic over the source's rows: all windows and timers where it ends, else those
-    that the last row's watermark closes."""
-    level = [(user_of(number), second_of(number), 1) for number in range(ROWS)]
+def source_rows() -> list[tuple[int, int]]:
+    """Key and second of all rows of `make_rows`."""
+    return [(user_of(number), second_of(number)) for number in range(ROWS)]
+
+
+def expected(rows: Iterable[tuple[int, int]], depth: int, ends: bool) -> Counter[Result]:
+    """What every run must give, by arithmetic over the source's rows (key and second): all windows and timers where it
+    ends, else those that the last row's watermark closes."""
+    level = [(key, second, 1) for key, second in rows]
     watermark = math.inf if ends else max(second for _, second, _ in level) - DELAY_S
     found: Counter[Result] = Counter()
     for number in range(1, depth + 1):
@@ -264,9 +270,12 @@ def storm(
         except (AssertionError, PenstockError) as error:
             return f"{type(error).__name__}: {error}"
         driver.stop()
-        wrong = differences(results(driver.sink.rows()), expected(story.depth, story.ends))
+        wrong = differences(results(driver.sink.rows()), expected(source_rows(), story.depth, story.ends))
         if not wrong and look is not None:
-            look(driver)
+            try:
+                look(driver)
+            except Exception as error:
+                wrong = [f"{type(error).__name__}: {error}"]
     return f"{story}: {len(wrong)} differences: {'; '.join(wrong[:4])}" if wrong else None
 
 

@@ -48,6 +48,8 @@ class Frontiers:
         self._behind = {name: _behind(name, steps) for name in program.stages}
         self._has_ended = has_ended
         self._journals: dict[str, _Journal] = {}
+        self._given: dict[str, dict[str, int]] = {}
+        """What chains have been given of the reach of others since their last epoch."""
 
     def follow(
         self, spec: StageSpec, chain: str, epoch: int, stands: Mapping[int, Mapping[Channel, Position]]
@@ -60,6 +62,8 @@ class Frontiers:
         }
         journal = self._journals.setdefault(chain, _Journal())
         reach = dict(journal.reach[-1]) if journal.reach else {}
+        for one, top in self._given.pop(chain, {}).items():
+            reach[one] = max(reach.get(one, 0), top)
         for (edge, name), at in places:
             known = self._journals.get(name, _Journal()).before(at.epoch + (at.row > 0))[1]
             known = known if self._behind[producers[edge]] else {}
@@ -82,12 +86,8 @@ class Frontiers:
 
     def take_over(self, giver: str, taker: str) -> None:
         """Shards of one chain come to another, with what they have come from."""
-        given = self._journals.setdefault(giver, _Journal())
-        taken = self._journals.setdefault(taker, _Journal())
-        mine, theirs = (one.reach[-1] if one.reach else {} for one in (taken, given))
-        taken.epochs.append(taken.epochs[-1] if taken.epochs else 0)
-        taken.low.append(taken.low[-1] if taken.low else {})
-        taken.reach.append({name: max(mine.get(name, 0), theirs.get(name, 0)) for name in {**mine, **theirs}})
+        given = self._journals.get(giver, _Journal())
+        self._given[taker] = given.reach[-1] if given.reach else {}
 
 
 def _behind(name: str, steps: Iterable[tuple[str, str]]) -> set[str]:
