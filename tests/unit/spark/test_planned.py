@@ -20,6 +20,7 @@ from tests.unit.spark.structured_streaming import SparkError, Streaming
 
 from penstock.dataplane import paths, recordlog, records
 from penstock.dataplane.cleanup import plan_cleanup
+from penstock.dataplane.disk import PosixDisk, Step
 from penstock.dataplane.opening import this_process
 from penstock.dataplane.records import Batch
 from penstock.errors import CheckpointError, CorruptFileError, FencedError
@@ -510,3 +511,50 @@ def test_a_new_driver_keeps_nothing_again_that_is_kept_already(tmp_path: Path) -
     world.run(1)
     again = [file.path for file in world.known.plan.files if before.get(file.path, file.kept) != file.kept]
     assert not again
+
+
+# -- crashes while a folder is put back ---------------------------------------------------------------------------
+
+
+class DiesAt:
+    """Ends the process at one step of the disk."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def before(self, step: Step, path: str) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Crash(f"{step} {path}")
+
+    def after(self, step: Step, path: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("harm", ["lost", "planned further", "offsets lost"])
+def test_a_crash_at_any_step_of_putting_back_is_put_right_by_the_next_start(
+    tmp_path: Path, harm: str
+) -> None:
+    world = after(tmp_path, 7)
+    if harm == "planned further":
+        world.start().plan()
+        (world.folder / "offsets/7").write_bytes(b"v1\n{")
+    else:
+        shutil.rmtree(world.folder if harm == "lost" else world.folder / "offsets")
+    saved = tmp_path / "saved"
+    shutil.copytree(world.checkpoint, saved)
+    before = (world.known, list(world.counted))
+    whole = world.disk
+    for at in range(1_000):
+        world.disk = PosixDisk(DiesAt(at))
+        try:
+            world.start()
+        except Crash:
+            world.disk = whole
+            assert world.drain() == world.inputs, at
+        else:
+            break
+        shutil.rmtree(world.checkpoint)
+        shutil.copytree(saved, world.checkpoint)
+        world.known, world.counted = before[0], list(before[1])
+    assert at > 20
