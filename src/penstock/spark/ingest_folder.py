@@ -152,7 +152,7 @@ def put_back(disk: Disk, folder: str, plan: BatchPlan, kept: Callable[[PlannedFi
         _check_inside(folder, file.path)
     contents = {file.path: kept(file) for file in plan.files}
     clear(disk, folder, {path for path, data in contents.items() if _bytes_of(f"{folder}/{path}") == data})
-    for path in sorted(contents, key=_putting_order):
+    for path in sorted(contents, reverse=True):  # the metadata last: without it there is no query to go on
         disk.make_dirs(os.path.dirname(f"{folder}/{path}"))
         if _bytes_of(f"{folder}/{path}") != contents[path]:
             disk.put(f"{folder}/{path}", contents[path])
@@ -175,12 +175,6 @@ def clear(disk: Disk, folder: str, but: Collection[str] = ()) -> None:
     for path in (f"{folder}/{METADATA}", sums_of(f"{folder}/{METADATA}")):
         if os.path.relpath(path, folder) not in but and _is_file(path):
             disk.delete(path)
-
-
-def _putting_order(path: str) -> tuple[int, int]:
-    """Offsets come last, and of these the batch's own: they are what makes Spark go on."""
-    above, _, name = path.partition("/")
-    return (1, int(name)) if above == "offsets" and _NUMBER.fullmatch(name) else (0, 0)
 
 
 # -- looking ------------------------------------------------------------------------------------------------------
