@@ -30,6 +30,7 @@ from penstock.spark.judging import Found, Likeness
 
 METADATA = "metadata"
 _NUMBER = re.compile(r"[0-9]+")
+_SUMS = re.compile(r"\..+\.crc")
 _PLANNED_IN = ("metadata", "offsets", "sources")
 
 
@@ -175,6 +176,19 @@ def clear(disk: Disk, folder: str, but: Collection[str] = ()) -> None:
     for path in (f"{folder}/{METADATA}", sums_of(f"{folder}/{METADATA}")):
         if os.path.relpath(path, folder) not in but and _is_file(path):
             disk.delete(path)
+
+
+def stray_sums(folder: str) -> list[str]:
+    """Return the sums of files that are gone. Where one lies Hadoop takes a new file of that name for written already."""
+    sums = [sums_of(f"{folder}/{METADATA}")] if _is_file(sums_of(f"{folder}/{METADATA}")) else []
+    for above in ("commits", "offsets", "sources"):
+        sums += [path for path in _walk(f"{folder}/{above}") if _SUMS.fullmatch(os.path.basename(path))]
+    return [path for path in sums if not _is_file(_summed(path))]
+
+
+def _summed(sums: str) -> str:
+    above, name = os.path.split(sums)
+    return f"{above}/{name[1:-4]}"
 
 
 # -- looking ------------------------------------------------------------------------------------------------------
