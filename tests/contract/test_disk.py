@@ -174,6 +174,18 @@ def test_list_is_sorted_and_size_and_delete_agree_with_it(disk: StepDisk, root: 
     assert disk.list(root) == ["a", "c"]
 
 
+def test_a_link_is_a_second_name_that_outlives_the_first(disk: StepDisk, root: str) -> None:
+    disk.open_append(f"{root}/theirs").append(b"data")
+    assert disk.link(f"{root}/theirs", f"{root}/ours") is True
+    assert disk.delete(f"{root}/theirs")
+    assert disk.read(f"{root}/ours") == b"data"
+    with pytest.raises(FileNotFoundError):
+        disk.link(f"{root}/theirs", f"{root}/more")
+    with pytest.raises(StorageError, match="ours"):
+        disk.create_exclusive(f"{root}/theirs", b"other")
+        disk.link(f"{root}/theirs", f"{root}/ours")
+
+
 def prepare(operation: str, disk: StepDisk, root: str) -> Callable[[], object]:
     """Make what an operation needs and return one plain use of it."""
     if operation in ("append", "sync"):
@@ -183,6 +195,9 @@ def prepare(operation: str, disk: StepDisk, root: str) -> Callable[[], object]:
     if operation == "settle":
         disk.open_append(f"{root}/theirs").append(b"data")
         return lambda: disk.settle(f"{root}/theirs")
+    if operation == "link":
+        disk.open_append(f"{root}/theirs").append(b"data")
+        return lambda: disk.link(f"{root}/theirs", f"{root}/ours")
     if operation == "view":
         disk.create_exclusive(f"{root}/file", b"data")
         return lambda: disk.view(f"{root}/file", 0, 4)

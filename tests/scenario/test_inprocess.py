@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.dataplane import paths
-from penstock.dataplane.records import Extent, TaskPart
+from penstock.dataplane.records import Batch, BatchPlan, Extent, PlannedFile, TaskPart
 from penstock.dataplane.run import Phase
 from penstock.errors import CorruptFileError, FencedError
 from penstock.sim.inprocess import Driver
@@ -104,6 +104,39 @@ def test_nothing_is_cleaned_up_before_the_first_base_of_a_driver_is_durable(mach
     driver.engine.on_part_started()
     driver.engine.on_files(["g000001-lost-000001.seg"], [])
     assert doomed == ["g000001-lost-000001.seg"]
+
+
+def test_files_that_keep_what_was_planned_for_a_batch_are_kept_until_the_next_one_is_committed(
+    machine: SimDisk,
+) -> None:
+    driver = Driver(machine, CHECKPOINT, memory_program(), rows=0)
+    driver.run_until(
+        lambda: driver.engine.runs["source"].phase is Phase.IDLE and not driver.engine.line.begins
+    )
+    doomed: list[str] = []
+    driver.clean_up = doomed.extend  # type: ignore[method-assign]
+    names = [f"g000001-b{number}x_plan-000001.pln" for number in range(3)]
+    committed: list[int] = []
+    for number in (0, 1):
+        files = [PlannedFile("metadata", 0, 0, Extent(names[number], 0, 24, 0))]
+        batch = Batch("q", number, BatchPlan(files))
+        driver.engine.sources.on_batch("source", batch, [], None, lambda: committed.append(number))  # noqa: B023
+        doomed.clear()
+        driver.engine.on_files(names, [])
+        # While the record is on its way the batch before it is the last one, and is needed still.
+        assert set(doomed) == {names[2], *names[number + 1 :]}
+        driver.run_until(lambda: committed == list(range(number + 1)))  # noqa: B023
+    doomed.clear()
+    driver.engine.on_files(names, [])
+    assert set(doomed) == {names[0], names[2]}
+    driver.crash()
+    driver.restart()
+    assert driver.engine.chains["source"].batch == batch
+    doomed.clear()
+    driver.engine.start(2)
+    driver.engine.on_part_started()
+    driver.engine.on_files(names, [])
+    assert names[1] not in doomed
 
 
 def test_files_that_a_report_names_are_kept_though_its_lease_is_gone(machine: SimDisk) -> None:

@@ -18,8 +18,11 @@ import pytest
 from tests.spark.flows import running, wait_until
 
 import penstock
-from penstock.dataplane.disk import StepDisk
+from penstock.dataplane.batch_plans import read_kept
+from penstock.dataplane.disk import PosixDisk, StepDisk
+from penstock.dataplane.records import Batch
 from penstock.dataplane.source_steps import SourceSteps
+from penstock.dataplane.verifying import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -149,8 +152,8 @@ def test_a_source_that_fails_ends_the_query_with_its_name(
     assert json.loads((tmp_path / "checkpoint" / "ingest" / "trades" / "metadata").read_text())["id"]
 
 
-def test_a_folder_of_the_spark_query_that_is_gone_is_refused_and_nothing_counts_twice(
-    spark: SparkSession, folder: Path, tmp_path: Path
+def test_a_folder_of_the_spark_query_that_is_lost_is_put_back_and_every_row_counts_once(
+    spark: SparkSession, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted = penstock.from_dataframe(stream_of(spark, folder), name="trades").groupBy("name").count()
     checkpoint = tmp_path / "checkpoint"
@@ -158,12 +161,43 @@ def test_a_folder_of_the_spark_query_that_is_gone_is_refused_and_nothing_counts_
         query.processAllAvailable()
     shutil.rmtree(checkpoint / "ingest" / "trades")
     with running(counted, spark, checkpoint) as query:
-        wait_until(lambda: not query.isActive)
-        error = query.exception()
-        assert isinstance(error, penstock.CheckpointError)
-        assert "ingest/trades" in str(error) and "counted twice" in str(error)
+        assert "The ingest of 'trades' was put back to batch 2" in query.status["message"]
+        put_file(folder, 3)
+        query.processAllAvailable()
+        assert "put back" not in query.status["message"]
         progress = query.lastProgress
-        assert progress is not None and progress["inputs"]["trades"]["rows"] == 600
+        assert progress is not None and progress["inputs"]["trades"]["rows"] == 800
+    assert "ingest/trades is lost; it is put back to batch 2" in caplog.text
+    assert not verify(PosixDisk(), str(checkpoint)).findings
+
+
+def test_a_folder_that_is_newer_than_the_log_is_refused_before_anything_runs(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    counted = penstock.from_dataframe(stream_of(spark, folder), name="trades").groupBy("name").count()
+    checkpoint = tmp_path / "checkpoint"
+    with running(counted, spark, checkpoint) as query:
+        query.processAllAvailable()
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    for number in (3, 4):
+        put_file(folder, number)
+    with running(counted, spark, checkpoint) as query:
+        query.processAllAvailable()
+    shutil.rmtree(tmp_path / "copy" / "ingest")
+    shutil.copytree(checkpoint / "ingest", tmp_path / "copy" / "ingest")
+    with (
+        pytest.raises(
+            penstock.CheckpointError, match=r"has committed batch 4, but batch 2 is the last one committed"
+        ),
+        running(counted, spark, tmp_path / "copy"),
+    ):
+        pass
+    # What the message says is a way out.
+    shutil.rmtree(tmp_path / "copy" / "ingest")
+    with running(counted, spark, tmp_path / "copy") as query:
+        query.processAllAvailable()
+        progress = query.lastProgress
+        assert progress is not None and progress["inputs"]["trades"]["rows"] == 1000
 
 
 def test_a_null_in_the_stamp_column_names_source_and_column(
@@ -179,32 +213,31 @@ def test_a_null_in_the_stamp_column_names_source_and_column(
 def test_what_spark_planned_is_durable_before_the_batch_is_committed(
     spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settled: list[tuple[str, int]] = []
-    settle, on_batch = StepDisk.settle, SourceSteps.on_batch
-    committed = 0
+    synced: set[str] = set()
+    found: list[tuple[int, dict[str, bytes]]] = []
+    sync, on_batch = StepDisk._sync, SourceSteps.on_batch
+    checkpoint = tmp_path / "checkpoint"
 
-    def watched(self: StepDisk, path: str) -> None:
-        settle(self, path)
-        settled.append((path, committed))
+    def watched(self: StepDisk, path: str, file: int) -> None:
+        sync(self, path, file)
+        synced.add(path)
 
-    def counted(self: SourceSteps, *given: Any) -> None:
-        nonlocal committed
-        committed += 1
-        on_batch(self, *given)
+    def looked_at(self: SourceSteps, source: str, batch: Batch, *given: Any) -> None:
+        assert batch.plan is not None and not batch.plan.stateful
+        assert {str(checkpoint / "data" / file.kept.file) for file in batch.plan.files} <= synced
+        kept = {file.path: read_kept(PosixDisk(), str(checkpoint), file) for file in batch.plan.files}
+        found.append((batch.number, kept))
+        on_batch(self, source, batch, *given)
 
-    monkeypatch.setattr(StepDisk, "settle", watched)
-    monkeypatch.setattr(SourceSteps, "on_batch", counted)
+    monkeypatch.setattr(StepDisk, "_sync", watched)
+    monkeypatch.setattr(SourceSteps, "on_batch", looked_at)
     counts = penstock.from_dataframe(stream_of(spark, folder), name="trades").groupBy("name").count()
-    with running(counts, spark, tmp_path / "checkpoint") as query:
+    with running(counts, spark, checkpoint) as query:
         query.processAllAvailable()
-    plan = tmp_path / "checkpoint" / "ingest" / "trades"
-    assert committed == 3
-    for batch in range(3):
-        for name in (f"offsets/{batch}", f"sources/0/{batch}"):
-            assert (str(plan / name), batch) in settled, (
-                f"{name} was not synced before batch {batch} was committed"
-            )
-    assert (str(plan / "metadata"), 0) in settled
+    assert [number for number, _ in found] == [0, 1, 2]
+    theirs = checkpoint / "ingest" / "trades"
+    last = {"metadata", "offsets/1", "offsets/2", "sources/0/0", "sources/0/1", "sources/0/2"}
+    assert found[-1][1] == {name: (theirs / name).read_bytes() for name in last}
 
 
 STOPPED = """

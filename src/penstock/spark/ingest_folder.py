@@ -30,6 +30,7 @@ from penstock.spark.judging import Found, Likeness
 
 METADATA = "metadata"
 _NUMBER = re.compile(r"[0-9]+")
+_SUMS = re.compile(r"\..+\.crc")
 _PLANNED_IN = ("metadata", "offsets", "sources")
 
 
@@ -152,7 +153,7 @@ def put_back(disk: Disk, folder: str, plan: BatchPlan, kept: Callable[[PlannedFi
         _check_inside(folder, file.path)
     contents = {file.path: kept(file) for file in plan.files}
     clear(disk, folder, {path for path, data in contents.items() if _bytes_of(f"{folder}/{path}") == data})
-    for path in sorted(contents, key=_putting_order):
+    for path in sorted(contents, reverse=True):  # the metadata last: without it there is no query to go on
         disk.make_dirs(os.path.dirname(f"{folder}/{path}"))
         if _bytes_of(f"{folder}/{path}") != contents[path]:
             disk.put(f"{folder}/{path}", contents[path])
@@ -177,10 +178,17 @@ def clear(disk: Disk, folder: str, but: Collection[str] = ()) -> None:
             disk.delete(path)
 
 
-def _putting_order(path: str) -> tuple[int, int]:
-    """Offsets come last, and of these the batch's own: they are what makes Spark go on."""
-    above, _, name = path.partition("/")
-    return (1, int(name)) if above == "offsets" and _NUMBER.fullmatch(name) else (0, 0)
+def stray_sums(folder: str) -> list[str]:
+    """Return the sums of files that are gone. Where one lies Hadoop takes a new file of that name for written already."""
+    sums = [sums_of(f"{folder}/{METADATA}")] if _is_file(sums_of(f"{folder}/{METADATA}")) else []
+    for above in ("commits", "offsets", "sources"):
+        sums += [path for path in _walk(f"{folder}/{above}") if _SUMS.fullmatch(os.path.basename(path))]
+    return [path for path in sums if not _is_file(_summed(path))]
+
+
+def _summed(sums: str) -> str:
+    above, name = os.path.split(sums)
+    return f"{above}/{name[1:-4]}"
 
 
 # -- looking ------------------------------------------------------------------------------------------------------

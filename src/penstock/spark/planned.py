@@ -64,6 +64,7 @@ class Planned:
                 "source '%s': %s %s, and no batch is committed; Spark plans the first one anew.",
                 self._source, self.folder, judged.what,
             )  # fmt: skip
+        self._drop_stray_sums()
 
     def judge(self, known: Batch | None, batch: Batch) -> Turn:
         """Decide whether a batch that Spark runs counts.
@@ -148,6 +149,11 @@ class Planned:
     def _check(self, known: Batch | None, judged: Judgement) -> None:
         if judged.verdict in REFUSALS:
             raise CheckpointError(refusal(self._source, self.folder, known, judged))
+
+    def _drop_stray_sums(self) -> None:
+        for path in ingest_folder.stray_sums(self.folder):
+            self._check_claim()
+            self._disk.delete(path)
 
     def _check_claim(self) -> None:
         recordlog.check_claim(self._disk, self._opened.checkpoint, self._opened.claim)

@@ -53,6 +53,7 @@ def test_the_layout_is_fixed_by_the_format() -> None:
         "CLAIM",
         "META",
         "NEWEST",
+        "PLAN",
     ]
     assert [(kind.name, kind.value) for kind in FrameKind] == [(name, n) for n, name in enumerate(names, 1)]
 

@@ -99,6 +99,20 @@ def test_positions_order_by_epoch_and_then_by_row() -> None:
     assert Position(2, 9) < Position(3, 0) < Position(3, 1)
 
 
+def test_a_batch_has_its_plan_or_ends_before_it_as_it_did_before_there_were_any() -> None:
+    plan = records.BatchPlan([records.PlannedFile("offsets/4", 9, 8, EXTENT)], stateful=True)
+    planned = msgspec.structs.replace(RECORD, batch=Batch("s", 4, plan))
+    short = msgspec.structs.replace(RECORD, batch=Batch("s", 4))
+    for record in (planned, short):
+        assert records.decode_record(records.encode(record)) == record
+        base = msgspec.structs.replace(
+            BASE, chains=[ChainBase("s", 1, bytes(16), [], [], batch=record.batch)]
+        )
+        assert records.decode_base(records.encode(base)) == base
+    at = Record.__struct_fields__.index("batch")
+    assert msgspec.msgpack.decode(records.encode(short))[at] == ["s", 4]
+
+
 def test_a_base_ends_before_placements_and_deals_that_it_lacks_and_keeps_those_it_has() -> None:
     assert len(msgspec.msgpack.decode(records.encode(BASE))) == 7
     deal = Redeal("count", "count#2", b"\0\0")

@@ -29,7 +29,17 @@ from penstock.dataplane.inspecting import (
 from penstock.dataplane.key_states import read_key
 from penstock.dataplane.opening import open_checkpoint
 from penstock.dataplane.rebuilding import input_schema
-from penstock.dataplane.recordlog import Claim, Heartbeat
+from penstock.dataplane.recordlog import Claim, Heartbeat, LogTail
+from penstock.dataplane.records import (
+    NO_HASH,
+    Base,
+    Batch,
+    BatchPlan,
+    ChainBase,
+    Extent,
+    PlannedFile,
+    Record,
+)
 from penstock.dataplane.repairing import What, apply_repair, named_files, plan_repair
 from penstock.dataplane.verifying import verify
 from penstock.errors import CheckpointError
@@ -337,6 +347,15 @@ def test_a_plan_never_takes_away_what_a_record_names(crashed: str, data: st.Data
         assert not {
             name for name in deleted if name.endswith((".log", ".claim")) or name in ("meta", "newest")
         }
+
+
+def test_what_keeps_a_plan_of_a_batch_is_named_by_records_and_bases() -> None:
+    def planned(name: str) -> Batch:
+        return Batch("q", 0, BatchPlan([PlannedFile("metadata", 0, 0, Extent(name, 0, 24, 0))]))
+
+    record = Record("src", 2, "epoch", 1, NO_HASH, 0, batch=planned("in-a-record"))
+    base = Base(2, "q", 1, 1, b"", 0, [ChainBase("src", 1, NO_HASH, [], [], batch=planned("in-a-base"))])
+    assert named_files([LogTail(base, [(record, b"")], paths.LogPart(1, 1))]) == {"in-a-record", "in-a-base"}
 
 
 def named_files_of(checkpoint: str) -> set[str]:

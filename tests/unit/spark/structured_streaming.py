@@ -136,6 +136,8 @@ def write(path: Path, text: str) -> None:
     """Write a file as Hadoop's local file system does: whole, with its sums in a hidden file beside it."""
     data = text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
+    if sums_of(path).exists() and not path.exists():
+        raise SparkError(f"Multiple streaming queries are concurrently using {path.parent}")
     sums = b"".join(zlib.crc32(data[at : at + 512]).to_bytes(4, "big") for at in range(0, len(data), 512))
     sums_of(path).write_bytes(b"crc\0" + (512).to_bytes(4, "big") + sums)
     path.with_name(f".{path.name}.tmp").write_bytes(data)

@@ -20,6 +20,7 @@ from tests.unit.spark.structured_streaming import SparkError, Streaming
 
 from penstock.dataplane import paths, recordlog, records
 from penstock.dataplane.cleanup import plan_cleanup
+from penstock.dataplane.disk import PosixDisk, Step
 from penstock.dataplane.opening import this_process
 from penstock.dataplane.records import Batch
 from penstock.errors import CheckpointError, CorruptFileError, FencedError
@@ -162,14 +163,22 @@ def test_what_was_deleted_by_hand_is_put_back(tmp_path: Path, gone: str) -> None
     assert world.drain() == world.inputs
 
 
-@pytest.mark.parametrize("planned", [False, True], ids=["all committed", "one planned"])
-@pytest.mark.parametrize("retain", [1, 100])
-@pytest.mark.parametrize("keep_sums", [True, False])
+@pytest.mark.parametrize(
+    ("batches", "planned", "keep_sums", "retain"),
+    [
+        (8, True, False, 1),
+        (8, True, True, 1),
+        (7, True, False, 1),
+        (7, False, False, 1),
+        (8, False, True, 100),
+    ],
+)
 def test_every_file_may_be_cut_off_anywhere_or_gone(
-    tmp_path: Path, planned: bool, retain: int, keep_sums: bool
+    tmp_path: Path, batches: int, planned: bool, keep_sums: bool, retain: int
 ) -> None:
-    """As after a power loss, file by file; with the sums that Hadoop keeps, and without."""
-    world = after(tmp_path, 7, retain=retain)
+    """As after a power loss, file by file; with the sums that Hadoop keeps, and without. After 8 batches the next entry of
+    the source is a compaction."""
+    world = after(tmp_path, batches, retain=retain)
     if planned:
         world.crash_at = "before the record"
         with pytest.raises(Crash):
@@ -181,8 +190,9 @@ def test_every_file_may_be_cut_off_anywhere_or_gone(
     shutil.copytree(world.checkpoint, saved)
     before = (world.known, list(world.counted))
     for name in [path.relative_to(world.folder) for path in world.files()]:
-        size = (world.folder / name).stat().st_size
-        for cut in sorted({None, 0, 1, size // 3, size // 2, size - 1}, key=str):
+        data = (world.folder / name).read_bytes()
+        lines = {at for at, byte in enumerate(data) if byte == ord("\n")}
+        for cut in [None, *sorted(lines | {0, 1, len(data) // 2, len(data) - 1})]:
             damage(world.folder / name, cut)
             world.known, world.counted = before[0], list(before[1])
             try:
@@ -510,3 +520,50 @@ def test_a_new_driver_keeps_nothing_again_that_is_kept_already(tmp_path: Path) -
     world.run(1)
     again = [file.path for file in world.known.plan.files if before.get(file.path, file.kept) != file.kept]
     assert not again
+
+
+# -- crashes while a folder is put back ---------------------------------------------------------------------------
+
+
+class DiesAt:
+    """Ends the process at one step of the disk."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def before(self, step: Step, path: str) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Crash(f"{step} {path}")
+
+    def after(self, step: Step, path: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("harm", ["lost", "planned further", "offsets lost"])
+def test_a_crash_at_any_step_of_putting_back_is_put_right_by_the_next_start(
+    tmp_path: Path, harm: str
+) -> None:
+    world = after(tmp_path, 7)
+    if harm == "planned further":
+        world.start().plan()
+        (world.folder / "offsets/7").write_bytes(b"v1\n{")
+    else:
+        shutil.rmtree(world.folder if harm == "lost" else world.folder / "offsets")
+    saved = tmp_path / "saved"
+    shutil.copytree(world.checkpoint, saved)
+    before = (world.known, list(world.counted))
+    whole = world.disk
+    for at in range(1_000):
+        world.disk = PosixDisk(DiesAt(at))
+        try:
+            world.start()
+        except Crash:
+            world.disk = whole
+            assert world.drain() == world.inputs, at
+        else:
+            break
+        shutil.rmtree(world.checkpoint)
+        shutil.copytree(saved, world.checkpoint)
+        world.known, world.counted = before[0], list(before[1])
+    assert at > 20
