@@ -153,6 +153,7 @@ class Desk:
         """Begin every request that waits and can be; return how many there were. Slow ones are not waited for."""
         names = {name for name in self._disk.list(self._folder) if not is_temp(name)}
         asked = sorted(name.removesuffix(ASK) for name in names if name.endswith(ASK))
+        found_first = self._first
         self._clean(names, set(asked), now)
         count = 0
         for key in asked:
@@ -161,7 +162,7 @@ class Desk:
             if key in self._answers:
                 self._tell(key)
                 continue
-            request = self._read(key, now)
+            request = self._read(key, now, found_first)
             if request is not None and not self._is_at(request.verb):
                 self._begin(key, request, now)
                 count += 1
@@ -186,7 +187,9 @@ class Desk:
         for name in left:
             self._disk.delete(f"{self._folder}/{name}")
 
-    def _read(self, key: str, now: float) -> Request | None:
+    def _read(self, key: str, now: float, found_first: bool) -> Request | None:
+        """Read a request. Only one that was there before the first look can be stale; of a later one, an old time tells of
+        another machine's clock."""
         try:
             request = msgspec.json.decode(self._disk.read(f"{self._folder}/{key}{ASK}"), type=Request)
         except FileNotFoundError:
@@ -195,7 +198,7 @@ class Desk:
             self._answers[key] = Answer(False, f"it cannot be read: {error}")
             self._tell(key)
             return None
-        if now - request.asked_at > STALE_S:
+        if found_first and now - request.asked_at > STALE_S:
             self._disk.delete(f"{self._folder}/{key}{ASK}")
             return None
         return request
