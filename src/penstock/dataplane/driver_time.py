@@ -14,9 +14,7 @@ STEP_S = 0.5
 """Change of the wall clock against the steady one from which on it was set, and not read a little later."""
 _HELD_UP_S = 0.05
 """Time between two readings from which on they say nothing about each other."""
-_STEADY = getattr(
-    time, "CLOCK_BOOTTIME", None if not hasattr(time, "CLOCK_MONOTONIC") else time.CLOCK_MONOTONIC
-)
+_STEADY = getattr(time, "CLOCK_BOOTTIME", None) or getattr(time, "CLOCK_MONOTONIC", None)
 
 
 def steady_s() -> float:
@@ -47,9 +45,8 @@ class DriverTime:
 
     def epoch_time(self) -> float:
         """Return the time by which timers fire: never before the last one, `now` or the wall. One thread."""
-        wall = (
-            self._wall()
-        )  # read first: being held up between the two readings then looks like no step ahead
+        # The wall first: being held up between the two readings then looks like no step ahead.
+        wall = self._wall()
         steady = self._steady()
         self._epochs = max(self._epochs, wall - steady)
         return steady + self._epochs

@@ -176,6 +176,7 @@ class Desk:
         """
         found = [match for match in map(_OURS.fullmatch, self._disk.list(self._folder)) if match is not None]
         asked, answered, taken = ({one[1] for one in found if one[2] == end} for end in (ASK, ANSWER, TAKEN))
+        found_first = self._first
         self._clean(asked, answered, taken, now)
         self._refused &= asked - answered
         count = 0
@@ -183,7 +184,7 @@ class Desk:
             if key in self._answers:
                 self._tell(key)
                 continue
-            request = self._read(key, now)
+            request = self._read(key, now, found_first)
             if request is not None and not self._is_at(request.verb):
                 self._begin(key, request, now)
                 count += 1
@@ -204,7 +205,9 @@ class Desk:
         for name in left:
             self._drop(name)
 
-    def _read(self, key: str, now: float) -> Request | None:
+    def _read(self, key: str, now: float, found_first: bool) -> Request | None:
+        """Read a request. Only one that was there before the first look can be stale; of a later one, an old time tells of
+        another machine's clock."""
         path = f"{self._folder}/{key}{ASK}"
         try:
             request = decode(_request, read_whole(self._disk, path), path, "request")
@@ -214,7 +217,7 @@ class Desk:
             self._answers[key] = Answer(False, f"it cannot be read: {error}")
             self._refused.add(key)
             return None
-        if now - request.asked_at > STALE_S:
+        if found_first and now - request.asked_at > STALE_S:
             self._drop(f"{key}{ASK}")
             return None
         return request

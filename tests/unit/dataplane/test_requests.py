@@ -212,6 +212,16 @@ def test_what_askers_and_drivers_that_died_left_is_deleted(tmp_path: Path) -> No
     assert list(folder.iterdir()) == []
 
 
+def test_a_request_is_stale_by_its_time_only_where_it_was_there_before_the_driver(tmp_path: Path) -> None:
+    folder, stale = tmp_path / "requests", b'{"verb": "pause", "asked_at": 100.0}'
+    folder.mkdir()
+    (folder / "left.ask").write_bytes(stale)
+    desk = Desk(DISK, str(tmp_path), lambda request: Answer(True, "paused"))
+    assert desk.look(101.0 + STALE_S) == 0 and list(folder.iterdir()) == []
+    (folder / "of_a_clock_that_is_behind.ask").write_bytes(stale)
+    assert desk.look(102.0 + STALE_S) == 1
+
+
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_time_to_wait_is_a_positive_number(tmp_path: Path, timeout: float) -> None:
     with pytest.raises(CheckpointError, match="--timeout is a positive number"):
