@@ -92,6 +92,12 @@ def namespaces(workers: int) -> Iterator[str | None]:
                 _ip("netns", "del", f"{name}{part}")
 
 
+def can_cut() -> bool:
+    """Whether links can be cut here: namespaces and cables are to be had."""
+    with namespaces(1) as name:
+        return name is not None
+
+
 def inside(name: str) -> list[str]:
     """Return what stands before a command that runs beside the master."""
     return ["ip", "netns", "exec", f"{name}h"]

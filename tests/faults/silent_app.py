@@ -1,5 +1,5 @@
-"""A driver and its cluster for tests that make hosts silent: `python silent_app.py GIVEN`, a process of its own, which may be
-inside a network namespace.
+"""A driver and its cluster for tests that make hosts silent: `python silent_app.py GIVEN`, a process of its own, which may
+be inside a network namespace.
 
 Reads stories from standard input, one JSON line each: how long which cuts last, and a seed. Each is a query of its own on
 the one running cluster; what came of it is printed as a line.
@@ -83,7 +83,8 @@ class Book:
 
 def tell(on: LocalCluster, way: Way, folder: Path, cuts: list[float], seed: int) -> dict[str, Any]:
     """Run one query while its hosts fall silent one after the other; return what was seen and what is wrong."""
-    draw, book, seen = random.Random(seed), Book(), []
+    draw, book = random.Random(seed), Book()
+    seen: list[dict[str, Any]] = []
     spark = on.session("silent")
     rows = penstock.generate(make, schema="id long, k long", rate=RATE, name="src")
     states = {"seen": penstock.ValueState("long"), "blob": penstock.ValueState("binary")}
@@ -94,7 +95,8 @@ def tell(on: LocalCluster, way: Way, folder: Path, cuts: list[float], seed: int)
     for seconds in cuts:
         _await(lambda: book.all_after(time.monotonic() - 2.0), 90.0, "all keys to have rows")
         time.sleep(3.0)
-        seen.append(_cut(on, way, query, book, seconds, draw))
+        before = seen[-1]["worker"] if seen else None
+        seen.append(_cut(on, way, query, book, seconds, _choose(on, query, before, draw)))
     total = query._ask(end_sources)
     _await(lambda: query._ask(lambda shell: shell.engine.draining.is_drained()), 120.0, "the end of all rows")
     query.stop()
@@ -108,17 +110,19 @@ def tell(on: LocalCluster, way: Way, folder: Path, cuts: list[float], seed: int)
     return {"rows": total, "cuts": seen, "wrong": book.wrong[:10]}
 
 
-def _cut(
-    on: LocalCluster, way: Way, query: Any, book: Book, seconds: float, draw: random.Random
-) -> dict[str, Any]:
-    """Make one host that serves shards silent for so long; return the time until every key had rows again."""
-    serving = query._ask(
-        lambda shell: sorted(
-            {shell.engine.leases[s.lease].node for s in shell.engine.runs["op"].slots.values() if s.lease}
-        )
-    )
-    worker = on.worker_of(draw.choice(serving))
-    assert worker is not None
+def _choose(on: LocalCluster, query: Any, before: int | None, draw: random.Random) -> int:
+    """Choose a host that serves shards, another one than before where there is one."""
+
+    def look(shell: Any) -> list[str]:
+        slots = shell.engine.runs["op"].slots.values()
+        return sorted({shell.engine.leases[slot.lease].node for slot in slots if slot.lease})
+
+    serving = [worker for node in query._ask(look) if (worker := on.worker_of(node)) is not None]
+    return draw.choice([worker for worker in serving if worker != before] or serving)
+
+
+def _cut(on: LocalCluster, way: Way, query: Any, book: Book, seconds: float, worker: int) -> dict[str, Any]:
+    """Make one host silent for so long; return the time until every key had rows again."""
     began = time.monotonic()
     way.cut(worker)
     try:
