@@ -252,6 +252,40 @@ def test_what_is_returned_and_cannot_be_read_is_refused_by_operator_and_key(give
     assert letter["key"] == "[1]"
 
 
+class BadFrame(pd.DataFrame):
+    @property
+    def columns(self) -> Any:  # type: ignore[override]
+        raise PanicException("no columns")
+
+
+UNREADABLE: dict[str, tuple[str, Callable[[], Any]]] = {
+    "no row": ("", Bad),
+    "a value": ("", lambda: (Bad(), 1)),
+    "a frame": ("InPandas", lambda: BadFrame({"k": [1]})),
+    "no frame": ("InPandas", Bad),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_a_processor_yields_and_cannot_be_read_is_refused_by_operator_and_key(what: str) -> None:
+    flavour, make = UNREADABLE[what]
+
+    class Yields(Hostile):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+            if key[0] == 1:
+                yield make()
+
+    def declared(**more: Any) -> Stream:
+        start = getattr(keyed(), f"transformWithState{flavour}")
+        return start(Yields("", ""), "k long, n long", "Append", "None", name="op", **more)  # type: ignore[no-any-return]
+
+    with pytest.raises(OperatorError, match=r"'op'.*\(1,\)"):
+        run(declared())
+    with operator(declared(on_error="dead_letter")) as harness:
+        harness.send([{"k": 0, "id": 1}, {"k": 1, "id": 2}])
+        assert [letter["key"] for letter in harness.dead_letters()] == ["[1]"]
+
+
 def test_a_source_that_makes_no_rows_is_refused_by_name() -> None:
     stream = penstock.generate(lambda offset, count: Bad(), schema="k long", rate=100, limit=10, name="src")
     with pytest.raises(OperatorError, match="source 'src' made a Bad"):

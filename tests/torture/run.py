@@ -53,6 +53,13 @@ SUITES: tuple[Suite, ...] = (
     Suite(
         "6", "two drivers, one paused for a minute, on Spark", 1, "tests.torture.spark_kills:paused_driver", 6
     ),
+    Suite(
+        "16",
+        "hosts silent for 20 and 60 s, on Spark",
+        6,
+        "tests.torture.silent_hosts:silent_hosts",
+        15,
+    ),
     Suite("3", "crash before and after every named I/O step", 0, "tests.torture.disk:crash_at_every_step"),
     Suite("4", "power loss, un-synced writes dropped", 100, "tests.torture.disk:power_loss_suite"),
     Suite("5", "zombie leases, and leases stopped inside their work", 60, "tests.torture.disk:zombies"),

@@ -26,6 +26,7 @@ from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.protocol import Limits, Policy, Proposal
 from penstock.control.sla import SLA
 from penstock.errors import PlanError
+from penstock.raised import pass_on_end
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,8 @@ class ControlLoop:
             return Proposal(None, f"the measurements cannot be used: {now.invalid}", "no change")
         try:
             proposal = check_proposal(self.policy.propose(now, self.sla, self.limits))
-        except Exception as error:
+        except BaseException as error:  # a policy may be the user's
+            pass_on_end(error)
             said = _reason_of(error)
             self._tell_policy(said)
             why = f"the policy {self.policy.name} failed: {said}"
@@ -258,7 +260,7 @@ class ControlLoop:
         )  # fmt: skip
 
 
-def _reason_of(error: Exception) -> str:
+def _reason_of(error: BaseException) -> str:
     return str(error) if isinstance(error, PlanError) else describe_error(error)
 
 

@@ -19,7 +19,7 @@ from penstock.dataplane.errands import data_files
 from penstock.dataplane.recordlog import Heartbeat
 from penstock.errors import PenstockError, SessionError, StorageError
 from penstock.spark.hub import HubOver
-from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, describe_lease
+from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, Stuck, describe_lease
 from penstock.spark.session import is_alive
 from penstock.spark.slots import nodes, slots_of_nodes, usable_slots
 
@@ -49,6 +49,7 @@ class Chores:
         self._reserve = reserve
         self.had_leases = False
         self.lease_failures = 0
+        self._began = time.monotonic()
         """Leases in a row that ended before they could work."""
         self._due = threading.Event()
         self._looking = threading.Lock()
@@ -158,7 +159,7 @@ class Chores:
         for stuck in self._office.stuck(self._silent):
             self._shell.hub.forget(stuck.name)
             self._office.cancel(stuck.name)
-            if stuck.node and (stuck.doubted or (self.had_leases and not self._office.is_heard(stuck.node))):
+            if self._is_to_blame(stuck):
                 self._office.note_silent(stuck.node, "a lease that Spark has started there does not connect")
                 continue
             if not self.had_leases:
@@ -176,6 +177,12 @@ class Chores:
                 CONNECT_TIMEOUT_S, where, len(self._office.asked),
             )  # fmt: skip
             self._shell.hub.post(lambda: self._shell.engine.set_capacity(len(self._shell.engine.leases)))
+
+    def _is_to_blame(self, stuck: Stuck) -> bool:
+        """Whether it is the node's silence that a lease does not connect; for a query that never had one, not for ever."""
+        if not self.had_leases and time.monotonic() - self._began > CONNECT_TIMEOUT_S:
+            return False
+        return bool(stuck.node) and (stuck.doubted or not self._office.is_heard(stuck.node))
 
     def _ask_for_leases(self) -> None:
         if self._shell.hub.ask(self._shell.engine.wanted_leases) <= len(self._office.asked):

@@ -180,9 +180,7 @@ class Voice:
     def _wake(self) -> None:
         if self._thread is None and not self._over:
             thread = threading.Thread(target=self._run, name="penstock-voice", daemon=True)
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the system gives no more threads: said with the next answer
+            with contextlib.suppress(RuntimeError):  # no more threads: it is said with the next answer
                 thread.start()
                 self._thread = thread
         self._due.set()

@@ -79,6 +79,12 @@ class JobOver:
 _log = logging.getLogger("penstock")
 _offices: list[LeaseOffice] = []
 """The offices of all queries of this process; they share the slots of a session."""
+_silences: dict[object, SilentNodes] = {}
+"""Of each session; what one query has noticed holds for all of it, and for those that start later."""
+
+
+def _silence_of(context: Any) -> SilentNodes:
+    return _silences.setdefault(getattr(context, "applicationId", id(context)), SilentNodes())
 
 
 class LeaseOffice:
@@ -102,7 +108,7 @@ class LeaseOffice:
         self._checkpoint = checkpoint
         self._label = label
         self._count = 0
-        self.silence = SilentNodes()
+        self.silence = _silence_of(spark.sparkContext)
         self.asked: dict[str, Asked] = {}
         self.lost: dict[str, Asked] = {}
         """Leases that were given up while their job still holds a slot."""
@@ -162,14 +168,12 @@ class LeaseOffice:
 
     def note_heard(self, node: str) -> None:
         """A lease of a node has spoken."""
-        now = time.monotonic()
-        if sum(office.silence.note_heard(node, now) for office in self._offices_here()):
+        if self.silence.note_heard(node, time.monotonic()):
             _log.info("node %s is heard again.", node)
 
     def silent(self, usable: Collection[str]) -> set[str]:
         """Return which of the nodes that may be used are to be avoided; none where that would leave no other."""
-        now = time.monotonic()
-        found = set().union(*(office.silence.avoided(now) for office in self._offices_here())) & set(usable)
+        found = self.silence.avoided(time.monotonic()) & set(usable)
         return found if found != set(usable) else set()
 
     def stuck(self, silent: Collection[str]) -> list[Stuck]:
@@ -177,7 +181,8 @@ class LeaseOffice:
 
         Where a lease is, Spark is asked only while some node is in doubt, or when its time is up.
         """
-        now, trial = time.monotonic(), self._on_trial()
+        now = time.monotonic()
+        trial = self.silence.on_trial(now)
         found = []
         for name, asked in list(self.asked.items()):
             waited_s = now - asked.asked_at
@@ -198,10 +203,6 @@ class LeaseOffice:
             asked.started = node_of_job(self._spark, f"penstock-{name}")
             if asked.started:
                 asked.node, asked.started_at = asked.started, now
-
-    def _on_trial(self) -> set[str]:
-        now = time.monotonic()
-        return set().union(*(office.silence.on_trial(now) for office in self._offices_here()))
 
     def is_heard(self, node: str) -> bool:
         """Whether a lease of any query is connected from a node."""
@@ -304,7 +305,7 @@ class LeaseOffice:
             return "", context.parallelize([0], 1)
         here = self._offices_here()
         held = [one.node for office in here for one in [*office.asked.values(), *office.lost.values()]]
-        choice = choose_node(known, held, wanted, silent, self._on_trial())
+        choice = choose_node(known, held, wanted, silent, self.silence.on_trial(time.monotonic()))
         _log.debug("lease for node %s: %s", choice.node.executor_id, choice.reason)
         chosen = choice.node
         jvm = context._jvm

@@ -207,6 +207,13 @@ class LocalCluster:
         """Return what Python workers touched of other nodes, a line each; one that is not watched may hide some."""
         return read_trespasses(self._root, self.python_worker_pids())
 
+    def signal_worker(self, index: int, number: int) -> None:
+        """Send a signal to every process of a worker and of its node: SIGSTOP makes it as silent as a host that hangs."""
+        pid = self._worker(index).process.pid
+        for one in (pid, *(process.pid for process in descendants(pid))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, number)
+
     def kill_worker(self, index: int) -> None:
         """Kill a worker and its node (SIGKILL), as when a machine is lost, and delete its directory."""
         worker = self._worker(index)
@@ -242,8 +249,8 @@ class LocalCluster:
             "spark.master": self._master_url,
             "spark.authenticate": "true",
             "spark.authenticate.secret": self._secret,
-            "spark.driver.host": _LOOPBACK,
-            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.driver.host": self._address(None),
+            "spark.driver.bindAddress": self._address(None),
             "spark.executor.memory": self._memory,
             **({} if self._unlike else {"spark.executor.cores": str(self._cores)}),
             **(watch_settings(self._root) if self._watched else {}),
@@ -268,24 +275,32 @@ class LocalCluster:
         return spark
 
     def _start_master(self) -> None:
-        self._master = self._launch(
-            "master", ["org.apache.spark.deploy.master.Master", "--host", _LOOPBACK, "--port", "0"], {}
-        )
+        command = ["org.apache.spark.deploy.master.Master", "--host", self._address(None), "--port", "0"]
+        self._master = self._launch("master", command, {}, None)
         found = self._await_log(self._master, r"Starting Spark master at (spark://\S+:\d+)")
         self._master_url = found.group(1)
         self._await_log(self._master, r"New state: ALIVE")
 
     def _start_worker(self, cores: int, environment: Mapping[str, str]) -> _Daemon:
+        index = len(self._workers)
         daemon = self._launch(
             f"worker-{secrets.token_hex(8)}",
-            ["org.apache.spark.deploy.worker.Worker", "--host", _LOOPBACK, "--port", "0",
+            ["org.apache.spark.deploy.worker.Worker", "--host", self._address(index), "--port", "0",
              "--cores", str(cores), "--memory", self._memory, self._master_url],
-            environment,
+            environment, index,
         )  # fmt: skip
         self._workers.append(daemon)
         return daemon
 
-    def _launch(self, name: str, command: list[str], extra: Mapping[str, str]) -> _Daemon:
+    def _address(self, worker: int | None) -> str:
+        """Return where a worker listens, or with None the master and the driver."""
+        return _LOOPBACK
+
+    def _inside(self, worker: int | None) -> list[str]:
+        """Return what stands before the command of a worker, or with None of the master."""
+        return []
+
+    def _launch(self, name: str, command: list[str], extra: Mapping[str, str], worker: int | None) -> _Daemon:
         directory = self._root / name
         for part in (directory, directory / "work", directory / "local", directory / "tmp"):
             part.mkdir(mode=0o700)
@@ -293,21 +308,21 @@ class LocalCluster:
         options = ["--webui-port", "0", "--properties-file", str(self._root / "cluster.properties")]
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [str(_spark_home() / "bin" / "spark-class"), command[0], *options, *command[1:]],
-                cwd=directory, env={**self._environment(directory), **extra}, start_new_session=True,
+                [*self._inside(worker), str(_spark_home() / "bin" / "spark-class"), command[0], *options, *command[1:]],
+                cwd=directory, env={**self._environment(directory, worker), **extra}, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
         self._tell_keeper(f"+{process.pid}")
         return _Daemon(process, log, directory)
 
-    def _environment(self, directory: Path) -> dict[str, str]:
+    def _environment(self, directory: Path, worker: int | None) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
         return {
             **inherited,
             **launch_environment(find_java()),
             "SPARK_HOME": str(_spark_home()),
             "SPARK_CONF_DIR": str(self._root),
-            "SPARK_LOCAL_IP": _LOOPBACK,
+            "SPARK_LOCAL_IP": self._address(worker),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_WORKER_DIR": str(directory / "work"),
             "SPARK_LOCAL_DIRS": str(directory / "local"),

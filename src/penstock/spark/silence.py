@@ -35,7 +35,7 @@ class Silence:
 
 
 class SilentNodes:
-    """The silent nodes of one query. Safe to read from any thread while one thread notes."""
+    """The silent nodes of one session. Any thread may note and read."""
 
     def __init__(self) -> None:
         self._known: dict[str, Silence] = {}

@@ -313,7 +313,7 @@ def type_of(expression: Column, schema: pa.Schema, where: str) -> pa.DataType:
 
 def explain(error: BaseException) -> str:
     """Say why an expression cannot be computed, in words of columns and types rather than of Arrow's functions."""
-    known = isinstance(error, pa.ArrowException | TypeError | ValueError)
+    known = issubclass(type(error), pa.ArrowException | TypeError | ValueError)
     told = next(iter((describe_own if known else describe)(error).splitlines()), "")
     if found := _NO_KERNEL.search(told):
         types = found[1].split(", ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -550,13 +551,16 @@ def test_an_actuator_that_fails_is_journalled_and_the_loop_turns_on(broken: str)
     assert policy.failures[0] == "ConnectionError: the hub is gone"
 
 
-def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("division by zero"), asyncio.CancelledError("division by zero")]
+)
+def test_a_policy_that_fails_is_journalled_and_asked_again(error: BaseException) -> None:
     plane, asked = FakePlane([50.0, 50.0]), list[float]()
 
     class Fails(Scripted):
         def propose(self, now: Estimate, sla: SLA, limits: Limits) -> Proposal:
             asked.append(now.at_s)
-            raise ZeroDivisionError("division by zero")
+            raise error
 
         def note_failure(self, reason: str) -> None:
             raise KeyError(reason)
@@ -564,7 +568,8 @@ def test_a_policy_that_fails_is_journalled_and_asked_again() -> None:
     loop = loop_on(plane, Fails(lambda now: QUIET))
     decisions = [loop.turn(plane.step()) for _ in range(4)]
     assert asked == [2, 3, 4] and decisions[-1].count == 3 and not decisions[-1].acted
-    assert "the policy scripted failed: ZeroDivisionError: division by zero" in str(decisions[-1])
+    said = f"the policy scripted failed: {type(error).__name__}: division by zero"
+    assert said in str(decisions[-1])
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,21 @@ def test_cores_that_a_plan_ended_come_back_when_it_is_given_up_or_shards_stay_wh
     finish(driver, 2 * ROWS)
 
 
+def test_tasks_of_a_silent_node_may_run_anywhere_and_no_plan_puts_others_there(tmp_path: Path) -> None:
+    driver = driver_on(tmp_path, 3, nodes=2)
+    serving, run = driver.engine.serving, driver.engine.runs["fold"]
+    driver.run_until(lambda: run.chain.epoch > 3 and bool(run.ready.all()))
+    slot = next(iter(run.slots.values()))
+    slot.node = "n1"
+    serving.set_nodes(["n0", "n1"], {}, silent=["n1"])
+    assert slot.node is None and serving.usable_nodes() == {"n0"}
+    with pytest.raises(PlanError, match="cannot be placed on node n1: the nodes there are: n0"):
+        driver.place([Placement("fold", {9: "n1"}, np.full(run.spec.shards, 9, np.uint16))])
+    serving.set_nodes(["n0", "n1"], {})
+    assert serving.usable_nodes() == {"n0", "n1"}
+    finish(driver)
+
+
 def test_a_paused_stage_begins_nothing_and_goes_on_when_resumed(tmp_path: Path) -> None:
     driver = driver_on(tmp_path, 5)
     fold = driver.engine.runs["fold"]

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import SessionError
 from penstock.spark import chores
+from penstock.spark.leases import Stuck
 from penstock.spark.slots import Node
 
 NODES = [Node(name, "host", 4) for name in ("0", "1", "2")]
@@ -88,3 +90,65 @@ def test_slots_of_a_silent_node_are_not_counted_on_until_it_is_tried_again(offic
     office.quiet = set()
     made.check_capacity()
     assert told == [(11, set()), (7, {"1"}), (11, set())]
+
+
+class Stopping:
+    """An office of which some leases do not connect."""
+
+    def __init__(self, stuck: list[Stuck], heard: set[str]) -> None:
+        self._stuck, self._heard = stuck, heard
+        self.asked: dict[str, Any] = {}
+        self.cancelled: list[str] = []
+        self.noted: list[str] = []
+
+    def stuck(self, silent: Collection[str]) -> list[Stuck]:
+        return self._stuck
+
+    def cancel(self, name: str) -> None:
+        self.cancelled.append(name)
+
+    def is_heard(self, node: str) -> bool:
+        return node in self._heard
+
+    def note_silent(self, node: str, why: str) -> None:
+        self.noted.append(node)
+
+
+def drop_stuck(stuck: list[Stuck], heard: set[str], *, had_leases: bool = True) -> tuple[Stopping, list[int]]:
+    """Let the chores see to leases that do not connect; return the office and the capacities that the engine was told."""
+    office, told = Stopping(stuck, heard), list[int]()
+    engine = SimpleNamespace(leases={"a": None, "b": None}, set_capacity=told.append)
+    hub = SimpleNamespace(post=lambda call: call(), forget=lambda name: None)
+    made = chores.Chores(SimpleNamespace(engine=engine, hub=hub), None, office, reserve=1)  # type: ignore[arg-type]
+    made.had_leases = had_leases
+    made._drop_stuck()
+    return office, told
+
+
+def test_a_lease_on_a_node_in_doubt_is_asked_for_elsewhere_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    for had_leases in (True, False):
+        office, told = drop_stuck([Stuck("x", "1", True)], set(), had_leases=had_leases)
+        assert (office.cancelled, office.noted, told) == (["x"], ["1"], [])
+    assert "other jobs" not in caplog.text
+
+
+def test_a_node_from_which_no_lease_ever_connects_is_silent_too() -> None:
+    office, told = drop_stuck([Stuck("x", "1", False)], {"0"})
+    assert (office.cancelled, office.noted, told) == (["x"], ["1"], [])
+
+
+def test_a_node_that_is_heard_but_holds_one_lease_up_is_named_and_not_avoided(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    office, told = drop_stuck([Stuck("x", "1", False)], {"1"})
+    assert (office.cancelled, office.noted, told) == (["x"], [], [2])
+    assert "node 1 started it" in caplog.text
+
+
+def test_other_jobs_are_blamed_where_spark_has_not_started_the_lease(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    office, told = drop_stuck([Stuck("x", "", False)], {"1"})
+    assert (office.noted, told) == ([], [2]) and "other jobs hold its slots" in caplog.text
+    with pytest.raises(SessionError, match="did not start a lease within"):
+        drop_stuck([Stuck("x", "", False)], set(), had_leases=False)

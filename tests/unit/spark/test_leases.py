@@ -31,6 +31,7 @@ class Job:
 @pytest.fixture
 def office(monkeypatch: pytest.MonkeyPatch) -> LeaseOffice:
     monkeypatch.setattr(leases, "_offices", [])
+    monkeypatch.setattr(leases, "_silences", {})
     monkeypatch.setattr(leases, "slots", lambda spark: 8)
     return make_office(SimpleNamespace(sparkContext=SimpleNamespace(master="local[8]")))
 

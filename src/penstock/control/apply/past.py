@@ -22,6 +22,7 @@ from penstock.control.plan.guards import Action, Guards, Pressure, judge, plan_b
 from penstock.control.plan.plan import ExecutorPlan, Plan
 from penstock.control.policy.hotness import find_hot_shard
 from penstock.control.sla import SLA
+from penstock.raised import describe
 
 EPOCH_CHANCE = 0.5
 """Deviation of the rows that a count is off by because epochs end when they end, in epochs."""
@@ -256,10 +257,9 @@ class Past:
         self._unjudged &= kept
 
 
-def describe_error(error: Exception) -> str:
-    """Return an exception as a reason: its kind and what it says."""
-    said = str(error)
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+def describe_error(error: BaseException) -> str:
+    """Return an exception as a reason: its kind and what it says, whatever a policy raised."""
+    return describe(error)
 
 
 def rate_of(now: Estimate) -> float:

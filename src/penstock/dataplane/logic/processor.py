@@ -27,6 +27,7 @@ from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.protocol import I64, U16
 from penstock.dataplane.state.timers import Due
 from penstock.errors import OperatorError
+from penstock.raised import function_error
 from penstock.topology.processors import Processor, copy_processor
 from penstock.topology.returned import returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
@@ -117,7 +118,7 @@ class ProcessorLogic:
         self._tools.time_ms = given.time_us // 1000
         self._tools.watermark_ms = 0
         if self._spec.dead_letters:
-            self._lettered = LetteredCalls(self._operator, given.time_us, self.state, self._flavour.batch)
+            self._lettered = LetteredCalls(self._operator, given.time_us, self.state, self._batch)
         made = _Made()
         with collector_off():
             if self._spec.initial_keys and given.inputs[1].rows.num_rows:
@@ -334,10 +335,19 @@ class ProcessorLogic:
         if not rows:
             return
         try:
-            batch = self._flavour.batch(rows)
+            batch = self._batch(rows)
         except OperatorError as error:
             raise self._named(states, results, error) from error
         made.add(batch, [state._shard for state in states], self._counts(results, batch.num_rows))
+
+    def _batch(self, made: list[Any]) -> pa.RecordBatch:
+        try:
+            return self._flavour.batch(made)
+        except OperatorError:
+            raise
+        except BaseException as error:  # of a method of what was yielded
+            what = f"operator {self._operator!r} yielded rows that cannot be read"
+            raise function_error(what, error) from error
 
     def _counts(self, results: list[list[Any]], rows: int) -> list[int]:
         if self._declared.flavour == "rows":
@@ -348,7 +358,7 @@ class ProcessorLogic:
         """Say which key's rows did not fit."""
         for state, result in zip(states, results, strict=True):
             try:
-                self._flavour.batch(result)
+                self._batch(result)
             except OperatorError as own:
                 return OperatorError(f"{own} (key {show_key(state._key)})")
         return error
