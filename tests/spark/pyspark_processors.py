@@ -161,7 +161,17 @@ class Wide(Stepwise):
         from decimal import Decimal
 
         before = self.state.get()
-        plain = (row.amount, f"name-{row.kind}", 1 << 40, row.amount > 50, 99.9, 0.1, Decimal("1.5"), dt.date(2024, 1, 2), b"ab")
+        plain = (
+            row.amount,
+            f"name-{row.kind}",
+            1 << 40,
+            row.amount > 50,
+            99.9,
+            0.1,
+            Decimal("1.5"),
+            dt.date(2024, 1, 2),
+            b"ab",
+        )
         self.state.update(plain if row.amount % 3 else (row.amount, *[None] * 8))
         self.strict.update((row.amount, row.kind))
         return f"{before} {self.state.get()} {self.strict.get()}"
@@ -181,7 +191,11 @@ class Composite(Stepwise):
         fields = "ids array<int>, tags array<array<string>>, meta array<struct<key:string,value:string>>, address array<struct<road:int,city:string>>"
         self.value = handle.getValueState("value", fields)
         self.items = handle.getListState("items", fields)
-        self.map = handle.getMapState("map", "name string", "id int, attributes map<string,array<int>>, deep map<string,map<string,int>>")
+        self.map = handle.getMapState(
+            "map",
+            "name string",
+            "id int, attributes map<string,array<int>>, deep map<string,map<string,int>>",
+        )
 
     def step(self, key: Any, row: Any) -> str:
         ids, *_ = self.value.get() or ([0],)
@@ -225,7 +239,11 @@ class LargeValues(Stepwise):
         self.value.update((large,))
         self.items.put([(large,), (large + "b",)])
         self.map.updateValue(("large",), (large + "c",))
-        found = [self.value.get()[0], *[item for (item,) in self.items.get()], self.map.getValue(("large",))[0]]
+        found = [
+            self.value.get()[0],
+            *[item for (item,) in self.items.get()],
+            self.map.getValue(("large",))[0],
+        ]
         return str([zlib.crc32(one.encode()) for one in found])
 
 
@@ -320,11 +338,23 @@ class Nested(Named):
             self.count.update((count,))
             parts = [self.part(at) for at in range(count)]
             plain = {f"k{at}": f"v{at}" for at in range(count)}
-            yield Row(processor="Nested", user=key[-1], n=row.n, plain=plain, parts=parts, named={str(at): one for at, one in enumerate(parts)})
+            yield Row(
+                processor="Nested",
+                user=key[-1],
+                n=row.n,
+                plain=plain,
+                parts=parts,
+                named={str(at): one for at, one in enumerate(parts)},
+            )
 
     @staticmethod
     def part(at: int) -> dict[str, Any]:
-        return {"whole": at, "half": at * 1.5, "items": [f"e{one}" for one in range(at)], "names": {f"m{at}": f"v{at}"}}
+        return {
+            "whole": at,
+            "half": at * 1.5,
+            "items": [f"e{one}" for one in range(at)],
+            "names": {f"m{at}": f"v{at}"},
+        }
 
 
 PLAIN = (Violations, Nothing, Lists, LargeList, Maps, Wide, Composite, LargeValues, AllMethods, Words)

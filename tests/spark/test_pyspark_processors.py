@@ -34,7 +34,9 @@ def transform(grouped: Any, flavour: str, processor: Any, *given: Any, **named: 
     return grouped.transformWithStateInPandas(theirs.InFrames(processor), *given, **named)
 
 
-def in_process(kind: Any, flavour: str, cuts: list[list[tuple[Any, ...]]], output: str = ours.OUTPUT) -> Counter[str]:
+def in_process(
+    kind: Any, flavour: str, cuts: list[list[tuple[Any, ...]]], output: str = ours.OUTPUT
+) -> Counter[str]:
     """What a processor yields when each cut comes in an epoch of its own."""
     stream = script([], schema=ours.INPUT).withWatermark("at", "2 seconds")
     mode = next(mode for mode, kinds in GROUPS.items() if kind in (*kinds, theirs.Nested))
@@ -47,11 +49,15 @@ def in_process(kind: Any, flavour: str, cuts: list[list[tuple[Any, ...]]], outpu
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-@pytest.mark.parametrize("kind", [*theirs.PLAIN, *theirs.EVENT, *theirs.ENDING], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [*theirs.PLAIN, *theirs.EVENT, *theirs.ENDING], ids=lambda kind: kind.__name__
+)
 def test_results_do_not_depend_on_how_epochs_are_cut(kind: Any, flavour: str) -> None:
     rows = [tuple(row.values()) for row in make_rows(1)[0][:30]]
     one = in_process(kind, flavour, [[row] for row in rows])
-    assert one.total() and one == in_process(kind, flavour, [rows]) == in_process(kind, "rows", [rows[:11], rows[11:]])
+    assert one.total() and one == in_process(kind, flavour, [rows]) == in_process(
+        kind, "rows", [rows[:11], rows[11:]]
+    )
 
 
 @pytest.fixture
@@ -69,7 +75,10 @@ def test_both_flavours_give_what_plain_spark_gives(
 ) -> None:
     kinds = GROUPS[mode]
     stream = penstock.from_dataframe(read(spark, files)).withWatermark("at", "2 seconds").groupBy("user")
-    made = [transform(stream, flavour, kind(), ours.OUTPUT, "append", mode, shards=4, cores=1, name=kind.__name__) for kind in kinds]
+    made = [
+        transform(stream, flavour, kind(), ours.OUTPUT, "append", mode, shards=4, cores=1, name=kind.__name__)
+        for kind in kinds
+    ]
     joined = made[0]
     for one in made[1:]:
         joined = joined.union(one)
@@ -79,7 +88,9 @@ def test_both_flavours_give_what_plain_spark_gives(
 
         names = f.array(*[f.lit(kind.__name__) for kind in kinds])
         frame = read(spark, files).withWatermark("at", "2 seconds").withColumn("which", f.explode(names))
-        query = transform(frame.groupBy("which", "user"), flavour, ours.Many(kinds), ours.OUTPUT, "append", mode)
+        query = transform(
+            frame.groupBy("which", "user"), flavour, ours.Many(kinds), ours.OUTPUT, "append", mode
+        )
         found = run_spark(query, tmp_path / "plain")
     assert {name for name, *_ in mine} == {kind.__name__ for kind in kinds}
     assert mine == found
@@ -108,7 +119,9 @@ def test_nested_output_and_initial_rows_are_those_of_plain_spark(
     with plain_spark(spark):
         nested, started = both(read(spark, files))
         told: Counter[str] = Counter()
-        query = nested.writeStream.outputMode("append").option("checkpointLocation", str(tmp_path / "plain-nested"))
+        query = nested.writeStream.outputMode("append").option(
+            "checkpointLocation", str(tmp_path / "plain-nested")
+        )
         query = query.foreachBatch(
             lambda batch, number: told.update(repr(plain(row.asDict(True))) for row in batch.collect())
         )
@@ -138,7 +151,9 @@ def test_a_processor_behind_another_gives_what_plain_spark_gives(
             frame.withWatermark("at", "2 seconds").groupBy("user"), flavour, Passing(), schema, "append", "eventTime",
             eventTimeColumnName="at",
         )  # fmt: skip
-        return transform(first.groupBy("user"), flavour, theirs.EventTimes(), ours.OUTPUT, "append", "eventTime")
+        return transform(
+            first.groupBy("user"), flavour, theirs.EventTimes(), ours.OUTPUT, "append", "eventTime"
+        )
 
     mine = run_ours(spark, chained(penstock.from_dataframe(read(spark, files))), tmp_path / "ours")
     with plain_spark(spark):

@@ -105,7 +105,9 @@ def copier_of(type_: pa.DataType) -> Normal | None:
 
 
 def _copied(row: Any, fields: Sequence[Normal | None]) -> Any:
-    copied = [one if copy is None or one is None else copy(one) for one, copy in zip(row, fields, strict=True)]
+    copied = [
+        one if copy is None or one is None else copy(one) for one, copy in zip(row, fields, strict=True)
+    ]
     return tuple.__new__(type(row), copied)
 
 
@@ -207,7 +209,9 @@ def _text(type_: pa.DataType) -> Normal:
             try:
                 plain.encode()
             except UnicodeEncodeError:
-                raise Misfit(value, type_, "it holds half of a surrogate pair, which is no character") from None
+                raise Misfit(
+                    value, type_, "it holds half of a surrogate pair, which is no character"
+                ) from None
         return plain if type(plain) is str else str.__str__(plain)
 
     return normal
@@ -251,7 +255,9 @@ def _instant(type_: pa.DataType, local_times: bool) -> Normal:
         if not isinstance(plain, dt.datetime):
             raise Misfit(value, type_)
         if plain.utcoffset() is None and not local_times:
-            raise Misfit(value, type_, "it has no zone; give it one, such as value.replace(tzinfo=datetime.UTC)")
+            raise Misfit(
+                value, type_, "it has no zone; give it one, such as value.replace(tzinfo=datetime.UTC)"
+            )
         try:
             return plain.astimezone(dt.UTC).replace(fold=0)
         except (OverflowError, ValueError, OSError):
@@ -307,7 +313,15 @@ def _plain_time(value: Any) -> Any:
     if hasattr(value, "to_pytimedelta"):
         return value.to_pytimedelta()
     if isinstance(value, dt.datetime):
-        whole = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
+        whole = (
+            value.year,
+            value.month,
+            value.day,
+            value.hour,
+            value.minute,
+            value.second,
+            value.microsecond,
+        )
         return dt.datetime(*whole, tzinfo=value.tzinfo, fold=value.fold)
     return value
 

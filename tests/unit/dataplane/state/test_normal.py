@@ -29,7 +29,9 @@ from penstock.topology.schema import parse_any_type
 from penstock.topology.states import ListState, MapState, ValueState
 
 KEY = encode_key(["ann"], [pa.string()])
-typed_values = types.flatmap(lambda type_: st.tuples(st.just(type_), st.lists(values_of(type_), min_size=2, max_size=2)))
+typed_values = types.flatmap(
+    lambda type_: st.tuples(st.just(type_), st.lists(values_of(type_), min_size=2, max_size=2))
+)
 
 
 def copied(value: Any) -> Any:
@@ -38,7 +40,9 @@ def copied(value: Any) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(typed_values)
-def test_the_normal_form_of_a_value_is_what_its_encoding_reads_back_as(drawn: tuple[pa.DataType, list[Any]]) -> None:
+def test_the_normal_form_of_a_value_is_what_its_encoding_reads_back_as(
+    drawn: tuple[pa.DataType, list[Any]],
+) -> None:
     type_, values = drawn
     codec = ValueCodec(type_)
     for value in values:
@@ -214,7 +218,12 @@ def test_values_take_the_form_of_their_type(type_: str, value: Any, held: Any) -
         ("date", dt.datetime(2024, 1, 1), "give its date()", ()),
         ("timestamp", dt.datetime(2024, 1, 1), "it has no zone", ()),
         ("timestamp_ntz", dt.datetime(2024, 1, 1, tzinfo=dt.UTC), "it has a zone", ()),
-        ("timestamp", dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=1))), "outside the years", ()),
+        (
+            "timestamp",
+            dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=1))),
+            "outside the years",
+            (),
+        ),
         ("struct<a:int,b:struct<c:string>>", (1, {"c": 5}), "5 (int) is no string", ("b", "c")),
         ("struct<a:int>", (1, 2), "it has 2 value(s) for the 1 field(s) a", ()),
         ("struct<a:int>", {"b": 1}, "it has no field 'b'; its fields are a", ()),
@@ -224,7 +233,9 @@ def test_values_take_the_form_of_their_type(type_: str, value: Any, held: Any) -
         ("array<int>", "12", "give a list", ()),
     ],
 )
-def test_what_is_no_value_is_told_with_its_place(type_: str, value: Any, told: str, path: tuple[str, ...]) -> None:
+def test_what_is_no_value_is_told_with_its_place(
+    type_: str, value: Any, told: str, path: tuple[str, ...]
+) -> None:
     with pytest.raises(Misfit) as raised:
         normal_of(parse_any_type(type_, "type"))(value)
     assert told in str(raised.value) and raised.value.path == path
