@@ -153,7 +153,8 @@ class Wide(Stepwise):
     """A struct of every plain type, with nulls, none of which reads back otherwise than it was written."""
 
     def init(self, handle: Any) -> None:
-        fields = "id int, name string, count bigint, active boolean, score float, share double, price decimal(10,2), day date, raw binary"
+        numbers = "id int, name string, count bigint, active boolean, score float, share double"
+        fields = f"{numbers}, price decimal(10,2), day date, raw binary"
         self.state = handle.getValueState("state", fields)
         self.strict = handle.getValueState("strict", "id int NOT NULL, name string NOT NULL")
 
@@ -188,7 +189,8 @@ class Composite(Stepwise):
     ADDRESS = (Address(1, "Seattle"), Address(3, "SF"))
 
     def init(self, handle: Any) -> None:
-        fields = "ids array<int>, tags array<array<string>>, meta array<struct<key:string,value:string>>, address array<struct<road:int,city:string>>"
+        structs = "meta array<struct<key:string,value:string>>, address array<struct<road:int,city:string>>"
+        fields = f"ids array<int>, tags array<array<string>>, {structs}"
         self.value = handle.getValueState("value", fields)
         self.items = handle.getListState("items", fields)
         self.map = handle.getMapState(

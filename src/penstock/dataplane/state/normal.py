@@ -344,7 +344,10 @@ def _struct(type_: pa.StructType, local_times: bool) -> Normal:
             except msgspec.ValidationError:
                 pass
             else:
-                if not texts or all([_is_ascii(value[at]) for at in texts]):
+                for at in texts:
+                    if not _is_ascii(value[at]):
+                        break
+                else:
                     return converted
         given = value
         if isinstance(value, dict):
