@@ -144,20 +144,20 @@ def plain(value: Any) -> Any:
 def test_a_processor_behind_another_gives_what_plain_spark_gives(
     spark: SparkSession, files: Path, tmp_path: Path, flavour: str
 ) -> None:
-    schema = "n long, user string, kind string, amount long, at timestamp"
-
-    def chained(frame: Any) -> Any:
+    def chained(frame: Any, *names: dict[str, str]) -> Any:
+        given = frame.withWatermark("at", "2 seconds").groupBy("user")
         first = transform(
-            frame.withWatermark("at", "2 seconds").groupBy("user"), flavour, Passing(), schema, "append", "eventTime",
-            eventTimeColumnName="at",
-        )  # fmt: skip
+            given, flavour, Passing(), ours.INPUT, "append", "eventTime", eventTimeColumnName="at", **names[0]
+        )
+        grouped = first.groupBy("user")
         return transform(
-            first.groupBy("user"), flavour, theirs.EventTimes(), ours.OUTPUT, "append", "eventTime"
+            grouped, flavour, theirs.EventTimes(), ours.OUTPUT, "append", "eventTime", **names[1]
         )
 
-    mine = run_ours(spark, chained(penstock.from_dataframe(read(spark, files))), tmp_path / "ours")
+    source = penstock.from_dataframe(read(spark, files))
+    mine = run_ours(spark, chained(source, {"name": "one"}, {"name": "two"}), tmp_path / "ours")
     with plain_spark(spark):
-        assert run_spark(chained(read(spark, files)), tmp_path / "plain") == mine
+        assert run_spark(chained(read(spark, files), {}, {}), tmp_path / "plain") == mine
     assert mine.total() == sum(map(len, make_rows())) - 2  # but for those that are late
 
 
