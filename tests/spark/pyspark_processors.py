@@ -328,6 +328,14 @@ class Started(processors.Started):
         return super().out(key, n, a, str(list(self.seen.get())))
 
 
+class Passing(Named):
+    """Passes its rows on."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        for row in sorted(rows, key=lambda row: row.n):
+            yield Row(n=row.n, user=key[-1], kind=row.kind, amount=row.amount, at=row.at)
+
+
 class Nested(Named):
     """Arrays and maps of structs, put out."""
 

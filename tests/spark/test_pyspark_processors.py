@@ -147,7 +147,14 @@ def test_a_processor_behind_another_gives_what_plain_spark_gives(
     def chained(frame: Any, *names: dict[str, str]) -> Any:
         given = frame.withWatermark("at", "2 seconds").groupBy("user")
         first = transform(
-            given, flavour, Passing(), ours.INPUT, "append", "eventTime", eventTimeColumnName="at", **names[0]
+            given,
+            flavour,
+            theirs.Passing(),
+            ours.INPUT,
+            "append",
+            "eventTime",
+            eventTimeColumnName="at",
+            **names[0],
         )
         grouped = first.groupBy("user")
         return transform(
@@ -159,13 +166,3 @@ def test_a_processor_behind_another_gives_what_plain_spark_gives(
     with plain_spark(spark):
         assert run_spark(chained(read(spark, files), {}, {}), tmp_path / "plain") == mine
     assert mine.total() == sum(map(len, make_rows())) - 2  # but for those that are late
-
-
-class Passing(ours.Named):
-    """Passes its rows on."""
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-        from pyspark.sql import Row
-
-        for row in sorted(rows, key=lambda row: row.n):
-            yield Row(n=row.n, user=key[-1], kind=row.kind, amount=row.amount, at=row.at)
