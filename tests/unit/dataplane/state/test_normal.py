@@ -248,3 +248,34 @@ def test_local_times_are_taken_as_pyspark_takes_them() -> None:
     struct = normal_of(parse_any_type("t timestamp, d date", "type"), local_times=True)
     noon = dt.datetime(2024, 1, 1, 12)
     assert struct((noon, noon)) == (noon.astimezone(dt.UTC), noon.date())
+
+
+def test_what_older_releases_stored_unrounded_is_read_and_replaced_and_digests_hold(tmp_path: Path) -> None:
+    specs = {
+        "book": MapState("string", "decimal(10,2)"),
+        "items": ListState("float"),
+        "value": ValueState("float"),
+    }
+    task = Task(str(tmp_path), specs)
+    task.ann.book["a"], task.ann.book["b"] = decimal.Decimal(1), decimal.Decimal(2)
+    task.ann.items.put([1.0, 2.0])
+    task.ann.value.update(1.0)
+    for handle, value in ((task.ann.book._data, decimal.Decimal("1.5")), (task.ann.items._items, 0.1)):
+        for at in list(handle) if isinstance(handle, dict) else range(2):
+            handle[at] = value  # as no release stores it any more
+    task.ann.value._value = 0.1
+    task.commit()
+    task.die()
+    assert (repr(task.ann.book["a"]), list(task.ann.items), task.ann.value.get()) == (
+        "Decimal('1.5')",
+        [0.1, 0.1],
+        0.1,
+    )
+    task.ann.book["a"] = task.ann.book.pop("b")
+    task.ann.items[0] = task.ann.items[1]
+    task.ann.value.update(task.ann.value.get())
+    task.commit()
+    task.die()
+    assert repr(task.ann.book.items()) == "[('a', Decimal('1.50'))]"
+    assert [*task.ann.items, task.ann.value.get()] == [0.10000000149011612, 0.1, 0.10000000149011612]
+    task.state.snapshot(0)
