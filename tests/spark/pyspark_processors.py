@@ -114,6 +114,8 @@ class LargeList(Stepwise):
         self.size = handle.getValueState("size", "size int")
 
     def step(self, key: Any, row: Any) -> str:
+        if row.n % 4:
+            return "-"
         found = list(self.items.get())
         size = (self.size.get() or (0,))[0]
         assert found == [(at, None) for at in range(size)]
