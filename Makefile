@@ -53,8 +53,8 @@ test-long: $(STAMP) ## Run the tests that take too long for `make test` (under 1
 	@$(BIN)/python -m pytest -m long --durations=12 $(TESTS)
 
 .PHONY: oracle
-oracle: $(STAMP) ## Compare stateful processors with plain Spark on the same rows (about two minutes)
-	@PENSTOCK_ORACLE=1 $(BIN)/python -m pytest -q tests/spark/test_processors.py
+oracle: $(STAMP) ## Compare stateful processors with plain Spark on the same rows (about five minutes)
+	@PENSTOCK_ORACLE=1 $(BIN)/python -m pytest -q tests/spark/test_processors.py tests/spark/test_pyspark_processors.py
 
 .PHONY: check
 check: $(STAMP) ## Lint, types (mypy --strict) and import directions

@@ -304,6 +304,9 @@ class Prefixed:
     def getMapState(self, stateName: str, *more: Any, **named: Any) -> Any:
         return self._handle.getMapState(f"{self._name}_{stateName}", *more, **named)
 
+    def deleteIfExists(self, stateName: str) -> None:
+        self._handle.deleteIfExists(f"{self._name}_{stateName}")
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handle, name)
 

@@ -72,6 +72,9 @@ def _is_amount(given: object) -> bool:
 def from_rows(rows: object, *, schema: object = None, name: str = "source") -> Stream:
     """Take rows that are there as a bounded source; a query over bounded sources alone ends by itself.
 
+    A `datetime` without a zone in a timestamp column is read as UTC, in a pandas DataFrame too; Spark's createDataFrame
+    takes it for a time of the machine's zone, or of the session's where it comes in a DataFrame of pandas.
+
     Args:
         rows: a list of tuples, dicts or named tuples, with `schema`; or a `pyarrow.Table` or pandas DataFrame.
         schema: of the rows, as DDL string, StructType or Arrow schema; a table's own where it is not given.

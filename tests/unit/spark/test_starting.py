@@ -21,7 +21,7 @@ def sessions_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def session() -> Any:
-    return SimpleNamespace(conf=SimpleNamespace(getAll={}))
+    return SimpleNamespace(conf=SimpleNamespace(getAll={}, get=lambda name: "UTC"))
 
 
 def writer(checkpoint: Path) -> StreamWriter:

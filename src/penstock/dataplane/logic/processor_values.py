@@ -86,6 +86,8 @@ class MapKeys:
         Raises:
             OperatorError: it is no key of the state.
         """
+        if self._single and isinstance(key, str):
+            return key  # PySpark goes through its letters, which gives the same for one letter and an error for more
         values = key if type(key) is tuple else fields_of(key, self._names, self._where, "map key")
         if self._single and len(values) == 1:
             return self._held_alone(*(values.values() if isinstance(values, dict) else values))

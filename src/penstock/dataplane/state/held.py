@@ -44,9 +44,7 @@ def grown_struct(type_: pa.StructType) -> Any:
     made: Any = namedtuple("Grown", [field.name for field in fields], rename=True)  # type: ignore[misc]
     made.__new__.__defaults__ = (None,) * (len(fields) - strict - 1)
     made._field_defaults = dict.fromkeys(made._fields[strict + 1 :])
-    made.__annotations__ = dict(
-        zip(made._fields, held_struct(type_).__annotations__.values(), strict=True)
-    )
+    made.__annotations__ = dict(zip(made._fields, held_struct(type_).__annotations__.values(), strict=True))
     return made
 
 

@@ -172,8 +172,13 @@ def map_key_of(type_: pa.DataType, local_times: bool) -> Normal:
 
     def short(key: Any) -> Any:
         made = normal(key)
-        if len(made) > _SHORT and (size := len(made.encode() if isinstance(made, str) else made)) > MAX_KEY_BYTES:
-            raise Misfit(made, type_, f"it takes {size} bytes, over the limit of {MAX_KEY_BYTES}; use a hash of it")
+        if (
+            len(made) > _SHORT
+            and (size := len(made.encode() if isinstance(made, str) else made)) > MAX_KEY_BYTES
+        ):
+            raise Misfit(
+                made, type_, f"it takes {size} bytes, over the limit of {MAX_KEY_BYTES}; use a hash of it"
+            )
         return made
 
     return short

@@ -356,3 +356,137 @@ def test_an_exception_names_operator_and_key(tmp_path: Path) -> None:
         OperatorError, match=r"operator 'op' failed for key \('a',\): ValueError: no such price"
     ):
         run(build(Broken(), tmp_path), 1, ("a", 1, 0))
+
+
+class Deleting(Base):
+    def init(self, handle: Any) -> None:
+        self.kept = handle.getValueState("kept", "n long")
+        self.gone = handle.getListState("gone", "n long")
+        handle.deleteIfExists("gone")
+        handle.deleteIfExists("never was")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        self.kept.update((len(list(rows)),))
+        try:
+            self.gone.exists()
+        except OperatorError as error:
+            assert (
+                "Error checking list state exists: operator 'op': init(handle) deleted state 'gone'"
+                in str(error)
+            )
+            yield (key[0], 1)
+
+
+def test_a_state_that_init_deletes_is_not_there(tmp_path: Path) -> None:
+    assert [state.name for state in learn_states(Deleting(), "op", "none")] == ["kept"]
+    assert run(build(Deleting(), tmp_path), 1, ("a", 1, 0)) == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        (5.5, "is a whole number of milliseconds since 1970, not 5.5"),
+        (True, "not True"),
+        ("5", "not '5'"),
+        (1 << 62, "a timer cannot stand at 4611686018427387904 ms"),
+    ],
+)
+def test_a_time_that_is_none_is_refused_when_the_timer_is_set(tmp_path: Path, time: Any, told: str) -> None:
+    class Wrong(Base):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            self.handle.registerTimer(time)
+
+    with pytest.raises(OperatorError, match=told):
+        run(build(Wrong(), tmp_path, "processing"), 1, ("a", 1, 0))
+
+
+def test_the_times_of_timers_read_alike_before_and_after_a_commit(tmp_path: Path) -> None:
+    class Timers(Base):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            if key[0] == "a" and not list(self.handle.listTimers()):
+                for time in (np.int64(7 * 10**12), 9 * 10**15, 8 * 10**12):
+                    self.handle.registerTimer(time)
+            return [(repr(list(self.handle.listTimers())), 0)]
+
+    logic = build(Timers(), tmp_path, "processing", memory_bytes=1)
+    assert (
+        run(logic, 1, ("a", 1, 0))
+        == run(logic, 2, ("a", 1, 0))
+        == [("[7000000000000, 8000000000000, 9000000000000000]", 0)]
+    )
+
+
+@pytest.mark.parametrize("ttl_ms", [None, 1000])
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (5, r"state 'the total': 5 \(int\) is no value; give a tuple of n, s"),
+        ("ab", r"'ab' \(str\) is no value"),
+        (None, r"None is no value; give a tuple of n, s, or call clear\(\)"),
+        ((1, 2, 3), r"state 'the total' of key \('a',\): .* it has 3 value\(s\) for the 2 field\(s\) n, s"),
+        ((1.5, None), r"state 'the total' of key \('a',\): field 'n': 1.5 \(float\) is no bigint"),
+        ((1, {"x": b"y"}), r"field 's.x': b'y' \(bytes\) is no string"),
+    ],
+)
+def test_what_is_no_value_is_refused_by_the_call_with_the_name_that_init_gave(
+    tmp_path: Path, value: Any, told: str, ttl_ms: int | None
+) -> None:
+    class Wrong(Base):
+        def init(self, handle: Any) -> None:
+            self.value = handle.getValueState("the total", "n long, s struct<x:string>", ttl_ms)
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            try:
+                self.value.update(value)
+            except OperatorError:
+                assert not self.value.exists()
+                raise
+
+    with pytest.raises(OperatorError, match=told):
+        run(build(Wrong(), tmp_path, "processing"), 1, ("a", 1, 0))
+
+
+@pytest.mark.parametrize("ttl_ms", [None, 1000])
+def test_structs_and_maps_are_stored_as_rows_hold_them(tmp_path: Path, ttl_ms: int | None) -> None:
+    class Keeping(Base):
+        def init(self, handle: Any) -> None:
+            fields = "s struct<x:int,y:string>, m map<string,int>"
+            self.value = handle.getValueState("v", fields, ttl_ms)
+            self.items = handle.getListState("l", fields, ttl_ms)
+            self.map = handle.getMapState("m", "k int, t string", fields, ttl_ms)
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            pairs = [("a", 1)]
+            for row in rows:
+                if row.amount:
+                    held = ({"y": "q", "x": np.int32(1)}, pairs)
+                    self.value.update(held)
+                    self.items.put([held])
+                    self.map.updateValue({"t": None, "k": 5}, {"m": pairs, "s": (1, "q")})
+                    pairs.append(("b", 2))
+            found = [self.value.get(), *self.items.get(), *self.map.values()]
+            assert found == [((1, "q"), {"a": 1})] * 3 and list(self.map.keys()) == [(5, None)]
+            found[0][1]["c"] = 3
+            return [(key[0], int(self.value.get()[1] == {"a": 1}))]
+
+    logic = build(Keeping(), tmp_path, "processing", memory_bytes=1)
+    assert [run(logic, epoch, ("a", amount, 0)) for epoch, amount in ((1, 1), (2, 0))] == [[("a", 1)]] * 2
+
+
+def test_a_key_of_several_fields_takes_the_form_of_its_types(tmp_path: Path) -> None:
+    class Keyed(Base):
+        def init(self, handle: Any) -> None:
+            self.map = handle.getMapState("m", "k int, f float, d date", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            self.map.updateValue((np.int64(1), 0.1, None), (1,))
+            assert self.map.containsKey((1, 0.10000000149011612, None))
+            with pytest.raises(OperatorError, match=r"map key field 'k': 1099511627776 .* is no int"):
+                self.map.getValue((1 << 40, 0.1, None))
+            with pytest.raises(OperatorError, match=r"it has 1 value\(s\) for the 3 field\(s\) k, f, d"):
+                self.map.removeKey((1,))
+            with pytest.raises(OperatorError, match=r"5 \(int\) is no map key; give a tuple of k, f, d"):
+                self.map.containsKey(5)
+            return [(repr(list(self.map.keys())), 0)]
+
+    assert run(build(Keyed(), tmp_path), 1, ("a", 1, 0)) == [("[(1, 0.10000000149011612, None)]", 0)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.dataplane.keys.hashing import group_rows_by_shard, hash_keys, shards_of
 from penstock.dataplane.logic import rows as rows_module
 from penstock.dataplane.logic.grouping import group_by_key
-from penstock.dataplane.logic.protocol import EpochInput, ShardedRows
+from penstock.dataplane.logic.protocol import DEAD, EpochInput, ShardedRows
 from penstock.dataplane.logic.rows import RowLogic, RowLogicSpec
 from penstock.errors import CorruptFileError, OperatorError
 from penstock.topology.schema import parse_schema
@@ -248,3 +248,19 @@ def test_of_calls_with_dead_letters_only_those_that_raise_or_do_not_fit_are_take
     assert sorted(letter["key"] for letter in letters) == ['["a"]', '["b"]']
     after = run(logic, 3, users(("a", 2), ("b", 2), ("c", 2)))
     assert {row["user"]: row["total"] for row in after} == {"a": 3, "b": 3, "c": 8}
+
+
+def test_a_value_that_does_not_fit_its_state_becomes_a_letter_and_changes_nothing(tmp_path: Path) -> None:
+    def keep(key: Any, rows: list[Any], state: Any) -> Iterable[Any]:
+        state.seen.appendValue(key.user)
+        state.total.update("much" if rows[0].amount < 0 else rows[0].amount)
+        return [(key.user, len(state.seen))]
+
+    states = {"total": ValueState("long"), "seen": ListState("string")}
+    spec = RowLogicSpec(keep, OUTPUT, states, dead_letters=True)
+    logic = opened(spec.build("sums", ["user"], INPUT, SHARDS, 1 << 20), tmp_path)
+    assert run(logic, 1, users(("a", 1))) == [{"user": "a", "total": 1}]
+    assert run(logic, 2, users(("a", -1), ("b", 1))) == [{"user": "b", "total": 1}]
+    (letter,) = logic.sides[DEAD].to_pylist()
+    assert "state 'total' of key ('a',): 'much' (str) is no bigint" in letter["error"]
+    assert run(logic, 3, users(("a", 2))) == [{"user": "a", "total": 2}]

@@ -489,7 +489,10 @@ def test_a_value_read_from_state_cannot_change_it_in_place(world: World) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda key: key.value.update("text"), r"state 'value' of key \('ann',\): 'text' \(str\) is no double"),
+        (
+            lambda key: key.value.update("text"),
+            r"state 'value' of key \('ann',\): 'text' \(str\) is no double",
+        ),
         (lambda key: key.value.update(True), r"True \(bool\) is no double"),
         (lambda key: key.log.appendValue(None), r"state 'log' .* None \(NoneType\) is no string"),
         (lambda key: key.log.put(["a", b"b"]), r"state 'log' .* b'b' \(bytes\) is no string"),
@@ -497,7 +500,10 @@ def test_a_value_read_from_state_cannot_change_it_in_place(world: World) -> None
             lambda key: key.book.updateValue(1, (1.0, 2**31)),
             r"state 'book' .* field 'volume': 2147483648 \(int\) is no int; it lies outside",
         ),
-        (lambda key: key.book.updateValue(1, (1.0,)), r"it has 1 value\(s\) for the 2 field\(s\) price, volume"),
+        (
+            lambda key: key.book.updateValue(1, (1.0,)),
+            r"it has 1 value\(s\) for the 2 field\(s\) price, volume",
+        ),
         (lambda key: key.book.updateValue(1, {"price": 1.0, "prize": 2}), "it has no field 'prize'"),
         (lambda key: key.book.updateValue(1, None), r"None \(NoneType\) is no struct"),
         (lambda key: key.book.updateValue(1, 5), "give a tuple or a dict of price, volume"),

@@ -29,7 +29,9 @@ from penstock.topology.schema import parse_any_type
 from penstock.topology.states import ListState, MapState, ValueState
 
 KEY = encode_key(["ann"], [pa.string()])
-typed_values = types.flatmap(lambda type_: st.tuples(st.just(type_), st.lists(values_of(type_), min_size=2, max_size=2)))
+typed_values = types.flatmap(
+    lambda type_: st.tuples(st.just(type_), st.lists(values_of(type_), min_size=2, max_size=2))
+)
 
 
 def copied(value: Any) -> Any:
@@ -38,7 +40,9 @@ def copied(value: Any) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(typed_values)
-def test_the_normal_form_of_a_value_is_what_its_encoding_reads_back_as(drawn: tuple[pa.DataType, list[Any]]) -> None:
+def test_the_normal_form_of_a_value_is_what_its_encoding_reads_back_as(
+    drawn: tuple[pa.DataType, list[Any]],
+) -> None:
     type_, values = drawn
     codec = ValueCodec(type_)
     for value in values:
@@ -202,6 +206,9 @@ def test_values_take_the_form_of_their_type(type_: str, value: Any, held: Any) -
         ("long", 5.0, "5.0 (float) is no bigint", ()),
         ("tinyint", 128, "it lies outside -128 to 127", ()),
         ("int", np.timedelta64(5), "is no int", ()),
+        ("struct<a:bigint,b:string>", (1 << 63, "x"), "it lies outside", ("a",)),
+        ("struct<a:bigint,b:string>", (1, "\ud800"), "half of a surrogate pair", ("b",)),
+        ("array<bigint>", [1 << 70], "it lies outside", ("element",)),
         ("double", "1.5", "'1.5' (str) is no double", ()),
         ("boolean", 1, "1 (int) is no boolean", ()),
         ("decimal(10,2)", decimal.Decimal("1.005"), "it has more digits than the type", ()),
@@ -214,7 +221,12 @@ def test_values_take_the_form_of_their_type(type_: str, value: Any, held: Any) -
         ("date", dt.datetime(2024, 1, 1), "give its date()", ()),
         ("timestamp", dt.datetime(2024, 1, 1), "it has no zone", ()),
         ("timestamp_ntz", dt.datetime(2024, 1, 1, tzinfo=dt.UTC), "it has a zone", ()),
-        ("timestamp", dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=1))), "outside the years", ()),
+        (
+            "timestamp",
+            dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=1))),
+            "outside the years",
+            (),
+        ),
         ("struct<a:int,b:struct<c:string>>", (1, {"c": 5}), "5 (int) is no string", ("b", "c")),
         ("struct<a:int>", (1, 2), "it has 2 value(s) for the 1 field(s) a", ()),
         ("struct<a:int>", {"b": 1}, "it has no field 'b'; its fields are a", ()),
@@ -224,7 +236,9 @@ def test_values_take_the_form_of_their_type(type_: str, value: Any, held: Any) -
         ("array<int>", "12", "give a list", ()),
     ],
 )
-def test_what_is_no_value_is_told_with_its_place(type_: str, value: Any, told: str, path: tuple[str, ...]) -> None:
+def test_what_is_no_value_is_told_with_its_place(
+    type_: str, value: Any, told: str, path: tuple[str, ...]
+) -> None:
     with pytest.raises(Misfit) as raised:
         normal_of(parse_any_type(type_, "type"))(value)
     assert told in str(raised.value) and raised.value.path == path
@@ -234,3 +248,34 @@ def test_local_times_are_taken_as_pyspark_takes_them() -> None:
     struct = normal_of(parse_any_type("t timestamp, d date", "type"), local_times=True)
     noon = dt.datetime(2024, 1, 1, 12)
     assert struct((noon, noon)) == (noon.astimezone(dt.UTC), noon.date())
+
+
+def test_what_older_releases_stored_unrounded_is_read_and_replaced_and_digests_hold(tmp_path: Path) -> None:
+    specs = {
+        "book": MapState("string", "decimal(10,2)"),
+        "items": ListState("float"),
+        "value": ValueState("float"),
+    }
+    task = Task(str(tmp_path), specs)
+    task.ann.book["a"], task.ann.book["b"] = decimal.Decimal(1), decimal.Decimal(2)
+    task.ann.items.put([1.0, 2.0])
+    task.ann.value.update(1.0)
+    for handle, value in ((task.ann.book._data, decimal.Decimal("1.5")), (task.ann.items._items, 0.1)):
+        for at in list(handle) if isinstance(handle, dict) else range(2):
+            handle[at] = value  # as no release stores it any more
+    task.ann.value._value = 0.1
+    task.commit()
+    task.die()
+    assert (repr(task.ann.book["a"]), list(task.ann.items), task.ann.value.get()) == (
+        "Decimal('1.5')",
+        [0.1, 0.1],
+        0.1,
+    )
+    task.ann.book["a"] = task.ann.book.pop("b")
+    task.ann.items[0] = task.ann.items[1]
+    task.ann.value.update(task.ann.value.get())
+    task.commit()
+    task.die()
+    assert repr(task.ann.book.items()) == "[('a', Decimal('1.50'))]"
+    assert [*task.ann.items, task.ann.value.get()] == [0.10000000149011612, 0.1, 0.10000000149011612]
+    task.state.snapshot(0)

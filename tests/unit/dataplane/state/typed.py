@@ -64,14 +64,21 @@ def _stamps(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if type_.tz is None:
         return _times() | recent.map(pd.Timestamp) | recent.map(np.datetime64)
     zones = st.integers(-14, 14).map(lambda hours: dt.timezone(dt.timedelta(hours=hours)))
-    return _times(timezones=zones) | _times(timezones=st.just(dt.UTC)) | recent.map(
-        lambda time: pd.Timestamp(time, tz="Asia/Kolkata")
+    return (
+        _times(timezones=zones)
+        | _times(timezones=st.just(dt.UTC))
+        | recent.map(lambda time: pd.Timestamp(time, tz="Asia/Kolkata"))
     )
 
 
 def _doubles(type_: pa.DataType) -> st.SearchStrategy[Any]:
     floats = st.floats()
-    return floats | floats.map(np.float64) | st.integers(-(1 << 40), 1 << 40) | st.floats(width=32).map(np.float32)
+    return (
+        floats
+        | floats.map(np.float64)
+        | st.integers(-(1 << 40), 1 << 40)
+        | st.floats(width=32).map(np.float32)
+    )
 
 
 def atom_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
@@ -98,7 +105,11 @@ def atom_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if is_.is_time(type_):
         return st.times()
     spans = st.timedeltas(*SPANS)
-    return spans | st.timedeltas(-dt.timedelta(9000), dt.timedelta(9000)).map(pd.Timedelta) | spans.map(np.timedelta64)
+    return (
+        spans
+        | st.timedeltas(-dt.timedelta(9000), dt.timedelta(9000)).map(pd.Timedelta)
+        | spans.map(np.timedelta64)
+    )
 
 
 def values_of(type_: pa.DataType) -> st.SearchStrategy[Any]:
@@ -110,7 +121,9 @@ def values_of(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if is_.is_map(type_):
         key = values_of(type_.key_type).filter(lambda value: isinstance(value, memoryview) or value == value)
         key = key.map(lambda value: bytes(value) if isinstance(value, (bytearray, memoryview)) else value)
-        pairs = st.lists(st.tuples(key, _or_null(type_.item_type)), max_size=3, unique_by=lambda pair: str(pair[0]))
+        pairs = st.lists(
+            st.tuples(key, _or_null(type_.item_type)), max_size=3, unique_by=lambda pair: str(pair[0])
+        )
         return pairs | pairs.map(dict)
     if is_.is_struct(type_):
         fields = st.tuples(*[_field(field) for field in type_])
