@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind, decode_frame
-from penstock.errors import CorruptFileError, PenstockError
+from penstock.errors import CorruptFileError, DeclarationError, PenstockError
 
 SMALL_BYTES: Final = 1 << 20
 """More than any claim, heartbeat, request or name of a log part takes."""
@@ -72,7 +72,7 @@ def folding(path: str) -> Iterator[None]:
     """Turn whatever a pure function of what a file holds raises, of what was forged, into an error that names it."""
     try:
         yield
-    except CorruptFileError as error:
+    except (CorruptFileError, DeclarationError) as error:
         if path in str(error):
             raise
         raise CorruptFileError(f"{path}: {error}") from error
