@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tests.faults.forging import forge_and_judge
 
-FORGERIES = 120
+FORGERIES = 100
 
 
 @pytest.mark.parametrize("kind", ["memory", "aggregates"])

@@ -64,13 +64,11 @@ def read_stream(data: pa.Buffer, path: str) -> pa.Table:
 
 
 def read_schema(data: bytes, path: str) -> pa.Schema:
-    """Return a schema as Arrow encodes it; none for no bytes, as early releases noted it.
+    """Return a schema as Arrow encodes it.
 
     Raises:
         CorruptFileError: names the file; it is no schema, or has a type that no row of Penstock has.
     """
-    if not data:
-        return pa.schema([])
     with naming(path, "schema"):
         schema = pa.ipc.read_schema(pa.py_buffer(data))
         try:

@@ -152,6 +152,11 @@ def read_frame(disk: Disk, checkpoint: str, extent: Extent, kind: FrameKind) -> 
         raise CorruptFileError(
             f"{path} is gone though a record names it; restore the file from a copy."
         ) from error
+    if len(data) != extent.length:
+        raise CorruptFileError(
+            f"{path} is damaged at offset {extent.offset}: it ends after {len(data)} of the {extent.length} bytes that are "
+            "recorded; restore the file from a copy."
+        )
     return decode_frame(data, kind, path, extent.offset, expected_crc=extent.crc)
 
 

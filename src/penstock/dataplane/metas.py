@@ -140,7 +140,8 @@ def _decode(payload: bytes, path: str) -> Meta:
         meta = msgspec.json.decode(payload, type=Meta)
     schemas = [stage.arrow for stage in meta.stages.values()]
     for arrow in [*schemas, *(version.arrow for edge in meta.edges for version in edge.schemas)]:
-        read_schema(arrow, path)
+        if arrow:  # early releases noted none
+            read_schema(arrow, path)
     for name, stage in meta.stages.items():
         if not 1 <= stage.shards <= MAX_SHARDS:
             raise CorruptFileError(

@@ -165,7 +165,8 @@ def _load(disk: Disk, checkpoint: str, program: Program, claim: Claim) -> Opened
     tail = recordlog.read_tail(disk, checkpoint)
     metas = read_metas(disk, checkpoint)
     meta = metas.in_force(tail)
-    fitted = fit_program(checkpoint, meta, program, claim.generation)
+    with folding(paths.meta(checkpoint)):
+        fitted = fit_program(checkpoint, meta, program, claim.generation)
     with folding(paths.log(checkpoint, tail.part) if tail.part is not None else paths.logs(checkpoint)):
         chains = _fold(checkpoint, tail, meta, fitted)
     identity = metas.identity_of(meta)
@@ -223,7 +224,8 @@ def _check_fits(disk: Disk, checkpoint: str, program: Program) -> None:
     error: CheckpointError | None = None
     for meta in known:
         try:
-            fit_program(checkpoint, meta, program, 0)
+            with folding(paths.meta(checkpoint)):
+                fit_program(checkpoint, meta, program, 0)
             return
         except CheckpointError as refused:
             error = refused

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.frames import FrameKind, decode_frame
-from penstock.errors import CorruptFileError, PenstockError
+from penstock.errors import CorruptFileError, DeclarationError, PenstockError
 
 SMALL_BYTES: Final = 1 << 20
 """More than any claim, heartbeat, request or name of a log part takes."""
@@ -69,17 +69,18 @@ def decode(decoder: Decodes[T], data: bytes, path: str, what: str) -> T:
 
 @contextmanager
 def folding(path: str) -> Iterator[None]:
-    """Turn whatever a pure function of records raises, of records that were forged, into an error that names their file."""
+    """Turn whatever a pure function of what a file holds raises, of what was forged, into an error that names it."""
     try:
         yield
-    except PenstockError as error:
+    except (CorruptFileError, DeclarationError) as error:
         if path in str(error):
             raise
-        raise type(error)(f"{path}: {error}") from error
+        raise CorruptFileError(f"{path}: {error}") from error
+    except PenstockError:
+        raise
     except Exception as error:
         raise CorruptFileError(
-            f"{path} holds records that contradict each other ({type(error).__name__}: {error}); restore the file from a "
-            "copy."
+            f"{path} holds what contradicts itself ({type(error).__name__}: {error}); restore the file from a copy."
         ) from error
 
 

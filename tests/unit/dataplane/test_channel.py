@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.faults.forging import bomb
 from tests.faults.runs import fast_disk, scratch
 
 from penstock.dataplane import paths
+from penstock.dataplane.arrow_bytes import _FIRST, _PLAIN
 from penstock.dataplane.channel import (
+    _HEAD,
     DataWriter,
     EdgeSpec,
     deal_rows,
@@ -159,3 +163,169 @@ def test_entries_come_back_with_their_nulls(tmp_path: Path) -> None:
     other = msgspec.structs.replace(extent, crc=extent.crc ^ 1)
     with pytest.raises(CorruptFileError, match="not the recorded one"):
         read_entries(fast_disk(), str(tmp_path), other, FrameKind.SNAPSHOT)
+
+
+# -- frames whose checksum fits and whose bytes lie ------------------------------------------------------------------------
+
+TEXT = pa.schema([("s", pa.string())])
+
+
+def forged(folder: Path, payload: bytes, kind: FrameKind = FrameKind.SEGMENT) -> Extent:
+    writer = writer_at(folder)
+    extent = writer.append(kind, payload)
+    writer.sync()
+    writer.close()
+    return extent
+
+
+def head_of(counts: list[int], rows: int, size: int | None = None) -> bytes:
+    packed = np.array(counts, "<u4").tobytes()
+    return (
+        _HEAD.pack(len(counts), rows, len(packed) if size is None else size)
+        + packed
+        + bytes(-len(packed) % 8)
+    )
+
+
+def texts(count: int) -> pa.RecordBatch:
+    return pa.record_batch({"s": [f"row {at}" for at in range(count)]}, TEXT)
+
+
+def with_offsets(change: Callable[[np.ndarray], None]) -> bytes:  # type: ignore[type-arg]
+    """A batch of a hundred texts with other offsets."""
+    batch = texts(100)
+    body, good = batch.serialize().to_pybytes(), batch.column(0).buffers()[1].to_pybytes()[: 4 * 101]
+    bad = np.frombuffer(good, "<i4").copy()
+    change(bad)
+    return body.replace(good, bad.tobytes())
+
+
+def shift_all(offsets: np.ndarray) -> None:  # type: ignore[type-arg]
+    offsets[1:] += 1 << 30
+
+
+def begin_behind(offsets: np.ndarray) -> None:  # type: ignore[type-arg]
+    offsets[0] = 1 << 20
+
+
+def go_back(offsets: np.ndarray) -> None:  # type: ignore[type-arg]
+    offsets[50] = 1 << 30
+
+
+LYING = {
+    "no head": b"abc",
+    "a head of ones": b"\xff" * 16,
+    "more shards than bytes": b"\xff\xff\xff\x0f" + bytes(4) + b"\xfc\xff\xff\x3f" + bytes(4) + bytes(64),
+    "other bytes of shards than shards": head_of([100], 100, 8) + texts(100).serialize().to_pybytes(),
+    "no shards": head_of([], 100) + texts(100).serialize().to_pybytes(),
+    "other rows than the batch": head_of([99], 99) + texts(100).serialize().to_pybytes(),
+    "other rows per shard": head_of([60, 60], 100) + texts(100).serialize().to_pybytes(),
+    "no batch": head_of([100], 100),
+    "offsets behind the text": head_of([100], 100) + with_offsets(shift_all),
+    "a first offset behind the last": head_of([100], 100) + with_offsets(begin_behind),
+    "another schema": head_of([1], 1) + pa.record_batch({"x": [[1]]}).serialize().to_pybytes(),
+    "a message cut off": head_of([100], 100) + texts(100).serialize().to_pybytes()[:-600],
+}
+
+
+@pytest.mark.parametrize("what", LYING)
+def test_a_frame_that_lies_is_refused_by_name_and_takes_no_memory(tmp_path: Path, what: str) -> None:
+    extent = forged(tmp_path, LYING[what])
+    before = pa.total_allocated_bytes()
+    with pytest.raises(CorruptFileError, match=r"g000001-lease-000001\.seg"):
+        read_segment(fast_disk(), str(tmp_path), extent, TEXT)
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+@pytest.mark.parametrize("size", [8000, 6 << 30])
+def test_what_is_compressed_is_refused_before_it_takes_memory(tmp_path: Path, size: int) -> None:
+    """8,000 bytes are what it becomes: nothing else is wrong with that one."""
+    extent = forged(tmp_path, head_of([1000], 1000) + bomb(size))
+    most = pa.default_memory_pool().max_memory()
+    with pytest.raises(CorruptFileError, match="compressed"):
+        read_segment(fast_disk(), str(tmp_path), extent, pa.schema([("a", pa.int64())]))
+    assert pa.default_memory_pool().max_memory() - most < 1 << 20
+
+
+def test_an_offset_in_the_middle_is_found_by_whoever_looks_at_every_value(tmp_path: Path) -> None:
+    extent = forged(tmp_path, head_of([100], 100) + with_offsets(go_back))
+    with pytest.raises(CorruptFileError, match="contradict each other"):
+        read_segment(fast_disk(), str(tmp_path), extent, TEXT, whole=True)
+
+
+def test_text_that_is_none_is_no_damage(tmp_path: Path) -> None:
+    """Spark's strings are bytes, and rows may hold any; nested too."""
+    odd = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    nested = pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([odd], ["t"]))
+    batch = pa.RecordBatch.from_arrays([odd, nested], ["s", "n"])
+    extent = forged(tmp_path, head_of([1], 1) + batch.serialize().to_pybytes())
+    assert read_segment(fast_disk(), str(tmp_path), extent, batch.schema, whole=True).batch.equals(batch)
+
+
+def test_rows_of_every_shape_pass_the_checks(tmp_path: Path) -> None:
+    """What Arrow writes of empty, sliced and nested batches begins as it is known to begin, or is looked into."""
+    batches = [
+        texts(0),
+        texts(7).slice(3),
+        pa.record_batch({"n": [[{"a": None}], None], "m": [{"b": 1.5}, None]}),
+    ]
+    for number, batch in enumerate(batches):
+        (tmp_path / str(number)).mkdir()
+        body = batch.serialize().to_pybytes()
+        extent = forged(tmp_path / str(number), head_of([batch.num_rows], batch.num_rows) + body)
+        found = read_segment(fast_disk(), str(tmp_path / str(number)), extent, batch.schema, whole=True)
+        assert found.batch.to_pylist() == batch.to_pylist()
+
+
+def test_a_plain_batch_is_known_by_its_first_bytes() -> None:
+    """Whether a batch is compressed is asked of every frame: it must not need to follow every pointer."""
+    for batch in (texts(3), pa.record_batch({"a": [1.5], "b": [None], "c": [[1]]})):
+        assert _FIRST.unpack_from(batch.serialize()) == _PLAIN
+
+
+@pytest.mark.parametrize("what", ["shard", "key"])
+def test_an_entry_without_shard_or_key_is_refused_by_name(tmp_path: Path, what: str) -> None:
+    loose = pa.schema([field.with_nullable(True) for field in ENTRY_SCHEMA])
+    rows = {"shard": [1, 2], "key": [b"a", b"b"], "value": [b"", None]}
+    batch = pa.record_batch({**rows, what: [None, rows[what][1]]}, loose)
+    extent = forged(tmp_path, batch.serialize().to_pybytes(), FrameKind.DELTA)
+    with pytest.raises(CorruptFileError, match="without a shard or key"):
+        read_entries(fast_disk(), str(tmp_path), extent, FrameKind.DELTA)
+
+
+def test_a_shard_that_a_segment_has_no_rows_of_by_its_head_is_refused_by_name(tmp_path: Path) -> None:
+    extent = forged(tmp_path, head_of([100], 100) + texts(100).serialize().to_pybytes())
+    found = read_segment(fast_disk(), str(tmp_path), extent, TEXT)
+    with pytest.raises(CorruptFileError, match=r"000001\.seg holds rows of 1 shards"):
+        slice_pieces([found], np.array([0, 3], np.uint16), 0, -1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../log/g000001-p000001.log",
+        "/etc/passwd",
+        "g000001-a-000001.seg/../../meta",
+        "g000001-a-000001.seg\n",
+        "g000001-\u00e9-000001.seg",
+        "meta",
+        "",
+        "g" + "1" * 5_000 + "-a-000001.seg",
+    ],
+)
+def test_what_is_read_names_no_file_outside_of_the_data(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(Extent(name, 0, 24, 0)), type=Extent)
+
+
+@pytest.mark.parametrize("place", [(-1, 24), (0, -1), (1 << 62, 24), (0, 1 << 62)])
+def test_what_is_read_names_no_place_that_no_file_has(place: tuple[int, int]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(Extent("g000001-a-000001.seg", *place, 0)), type=Extent)
+
+
+@pytest.mark.parametrize("place", [(0, 1 << 60), (1 << 60, 24), (8, 1 << 40)])
+def test_a_place_behind_the_end_of_a_file_is_refused_by_name(tmp_path: Path, place: tuple[int, int]) -> None:
+    extent = forged(tmp_path, b"payload")
+    with pytest.raises(CorruptFileError, match=r"000001\.seg is damaged"):
+        read_segment(fast_disk(), str(tmp_path), Extent(extent.file, *place, extent.crc), TEXT)

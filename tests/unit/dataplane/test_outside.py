@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.faults.runs import fast_disk, scratch
 from tests.unit.dataplane.looked_at import left_behind
-from tests.unit.dataplane.test_exports import SCHEMA, Export
+from tests.unit.dataplane.test_channel import go_back, head_of, with_offsets
+from tests.unit.dataplane.test_exports import KEY, SCHEMA, Export
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
+from penstock.dataplane.channel import DataWriter
 from penstock.dataplane.disk.protocol import TEMP_SUFFIX
 from penstock.dataplane.exports import ExportFolder, held_files
 from penstock.dataplane.findings import DAMAGE, NOTE
+from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.imported import ImportedVariable, Manifest, write_imported
 from penstock.dataplane.inspecting import look
+from penstock.dataplane.positions import PublishedRows
+from penstock.dataplane.records import Published, Segment, pack_u32
 from penstock.dataplane.repairing import plan_repair
+from penstock.dataplane.run import SinkWork
+from penstock.dataplane.taking import PieceTaken
 from penstock.dataplane.verifying import verify
 
 
@@ -118,6 +127,30 @@ def test_a_part_with_other_rows_than_its_manifest_says_is_damage(checkpoint: Pat
     (folder / "000000.part").write_bytes(part)
     ((file, message),) = found(checkpoint)
     assert file == "imported/fold/000000.part" and "has 2 rows, its manifest says 1" in message
+
+
+def test_an_offset_in_the_middle_of_a_column_is_damage_though_every_checksum_fits(checkpoint: Path) -> None:
+    disk = fast_disk()
+    writer = DataWriter(disk, str(checkpoint), 9, "forged", "seg")
+    extent = writer.append(FrameKind.SEGMENT, head_of([100], 100) + with_offsets(go_back))
+    writer.sync()
+    writer.close()
+    query, schema = look(disk, str(checkpoint)).metas.first.query, pa.schema([("s", pa.string())])
+    folder = ExportFolder(disk, str(checkpoint), "forged", schema, 1 << 30)
+    folder.open(query)
+    published = PublishedRows(
+        Published(1, [Segment(9, extent, 100, pack_u32(np.array([100], np.uint32)))], None)
+    )
+    folder.take(SinkWork("export.forged", 1, [PieceTaken(KEY, 0, -1, published)]))
+    ((file, message),) = found(checkpoint)
+    assert file == "data/g000009-forged-000001.seg" and "contradict each other" in message
+
+
+def test_names_that_are_no_text_are_shown_with_their_odd_parts_escaped(checkpoint: Path) -> None:
+    Path(os.fsdecode(bytes(checkpoint / "data") + b"/\xff.seg")).write_bytes(b"x")
+    for command in ("ls", "verify", "repair"):
+        told = CliRunner().invoke(app, ["checkpoint", command, str(checkpoint)])
+        assert told.exception is None or isinstance(told.exception, SystemExit), told.exception
 
 
 def test_strangers_and_leavings_among_them_are_noted(checkpoint: Path) -> None:

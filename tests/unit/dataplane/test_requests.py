@@ -312,8 +312,8 @@ def test_names_that_nobody_of_ours_gives_are_left_alone(tmp_path: Path) -> None:
 def test_thousands_of_files_that_are_no_requests_hold_up_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "requests"
     folder.mkdir()
-    for number in range(3_000):
-        (folder / f"{number:05d}.ask").write_bytes(b"?")
+    for number in range(1_000):
+        (folder / f"{number:04d}.ask").write_bytes(b"?")
     put_request(folder, "z")
     desk = Desk(DISK, str(tmp_path), lambda asked: Answer(True, "fine"))
     assert desk.look(100.0) == 1

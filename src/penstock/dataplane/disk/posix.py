@@ -123,9 +123,11 @@ class PosixCalls:
         return _read_in_pieces(handle.fd, length, offset)
 
     def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        if length < _MAP_MIN:
+            return self.read(path, offset, length)
         handle = self._handle(path)
         # Past the end of a file a mapping kills the process; a short read is the reader's to tell.
-        if length < _MAP_MIN or os.fstat(handle.fd).st_size < offset + length:
+        if os.fstat(handle.fd).st_size < offset + length:
             return self.read(path, offset, length)
         before = offset % mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(handle.fd, before + length, access=mmap.ACCESS_READ, offset=offset - before)
