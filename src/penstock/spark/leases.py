@@ -22,6 +22,7 @@ from penstock.spark.hearing import level_wanted
 from penstock.spark.lease_task import HEARTBEAT_S, LeaseOffer, serve
 from penstock.spark.slots import Node, is_local, nodes, slots, slots_of_nodes
 from penstock.spark.versions import missing_on
+from penstock.words import listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +101,28 @@ class LeaseOffice:
             if office is not self and office._spark.sparkContext is self._spark.sparkContext
         )
         return (self.slots() if usable is None else usable) - others - reserve
+
+    def no_room(self, free: int, needed: int) -> str:
+        """Return what is wrong where so few slots are free of other queries, and what to do."""
+        total, context = self.slots(), self._spark.sparkContext
+        held = {
+            office._label: office.jobs()
+            for office in list(_offices)
+            if office is not self and office._spark.sparkContext is context and office.jobs()
+        }
+        text = (
+            f"This SparkSession has {max(0, free)} task slots free of other queries and Penstock needs at least {needed}: "
+            "one for a lease and the rest for ingest and sinks"
+        )
+        if not held:
+            return f"{text}; use penstock.session(), local[4], or more executors."
+        master = str(context.master)
+        more = f"penstock.session(master='local[{2 * total}]')" if is_local(self._spark) else "more executors"
+        whose = listed(f"'{label}' {count}" for label, count in held.items())
+        return (
+            f"{text}; of its {total} ({master}) queries hold {sum(held.values())}: {whose}. Stop one of them, put several "
+            f"sinks into one query with also(...), or open the session with more slots, by {more}."
+        )
 
     def slots(self) -> int:
         """Return how many tasks Spark can run at once now."""

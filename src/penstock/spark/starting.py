@@ -21,7 +21,9 @@ from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import SessionError
 from penstock.spark.batch_ingest import BatchIngest
+from penstock.spark.closures import check_closures
 from penstock.spark.ingest import Ingest
+from penstock.spark.interpreters import check_interpreter
 from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.journal_file import check_journal
 from penstock.spark.progress import Identity
@@ -55,6 +57,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     """Start a declared query on a SparkSession."""
     spark = spark or _active_session()
     check_session(spark)
+    check_interpreter(spark)
     await_slots(spark)
     options = merge_settings(declared.options, spark.conf.getAll, declared.name)
     declared = replace(declared, options=options)
@@ -74,6 +77,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         also={str(one.name): one.node for one in declared.also},
         executors=EXECUTORS.of(options),
     )
+    check_closures(program, declared.root)
     program = with_sink_settings(program, declared.also)
     program = add_exports(program, EXPORT.of(options))
     disk = PosixDisk()
