@@ -74,7 +74,9 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except Exception:
-        text = f"a {type(value).__name__}"
+        text = ""
+    if not text or "\n" in text or " at 0x" in text:
+        text = f"a {_named(value)}"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
