@@ -23,6 +23,7 @@ from penstock.dataplane.identity import (
     read_schema,
     schemas_of,
 )
+from penstock.dataplane.identity_words import say_change
 from penstock.dataplane.program import Program
 from penstock.errors import CheckpointError
 from penstock.topology.schema import parse_type
@@ -132,8 +133,8 @@ def _check_stage(checkpoint: str, name: str, was: StageIdentity, now: StageIdent
                 )
             word = {"key_types": "key types"}.get(field, field)
             raise CheckpointError(
-                f"{whose} had {word} {in_sparks_words(repr(before))} in the checkpoint {checkpoint} and now has "
-                f"{in_sparks_words(repr(after))}; change it back, {ELSE}."
+                f"{whose} had {word} {in_sparks_words(_listed(before))} in the checkpoint {checkpoint} and now has "
+                f"{in_sparks_words(_listed(after))}; change it back, {ELSE}."
             )
     fault = _logic_fault(was.logic, now.logic, noted)
     if fault is None and noted and was.kind != "sink":  # what a sink takes is what its edges carry
@@ -142,13 +143,19 @@ def _check_stage(checkpoint: str, name: str, was: StageIdentity, now: StageIdent
         raise CheckpointError(f"{whose} does not fit the checkpoint {checkpoint}: {fault}, {ELSE}.")
 
 
+def _listed(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(repr, value)) or "none"
+    return repr(value)
+
+
 def _logic_fault(was: Mapping[str, Any], now: Mapping[str, Any], noted: bool) -> str | None:
     apart = {"schema"} if noted else set()  # it is compared field by field
     if was.get("kind") in _GROWING:
         apart |= {"states", "shared"}
     for key in sorted((was.keys() | now.keys()) - apart, key=lambda key: (key != "kind", key)):
         if was.get(key) != now.get(key):
-            return f"its {key} was {was.get(key)!r} and is {now.get(key)!r}; change it back"
+            return say_change(key, was.get(key), now.get(key))
     if was.get("kind") not in _GROWING:
         return None
     return state_fault(was.get("states", []), now.get("states", [])) or state_fault(

@@ -24,6 +24,7 @@ from penstock.spark.lease_task import HEARTBEAT_S, LeaseOffer, serve
 from penstock.spark.silence import SilentNodes, choose_node, patience_s
 from penstock.spark.slots import Node, is_local, node_of_job, nodes, slots, slots_of_nodes
 from penstock.spark.versions import missing_on
+from penstock.words import listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,6 +133,28 @@ class LeaseOffice:
         """The offices of all queries of this session."""
         context = self._spark.sparkContext
         return [office for office in list(_offices) if office._spark.sparkContext is context]
+
+    def no_room(self, free: int, needed: int) -> str:
+        """Return what is wrong where so few slots are free of other queries, and what to do."""
+        total = self.slots()
+        held = {
+            office._label: office.jobs()
+            for office in self._offices_here()
+            if office is not self and office.jobs()
+        }
+        text = (
+            f"This SparkSession has {max(0, free)} task slots free of other queries and Penstock needs at least {needed}: "
+            "one for a lease and the rest for ingest and sinks"
+        )
+        if not held:
+            return f"{text}; use penstock.session(), local[4], or more executors."
+        master = str(self._spark.sparkContext.master)
+        more = f"penstock.session(master='local[{2 * total}]')" if is_local(self._spark) else "more executors"
+        whose = listed(f"'{label}' {count}" for label, count in held.items())
+        return (
+            f"{text}; of its {total} ({master}) queries hold {sum(held.values())}: {whose}. Stop one of them, put several "
+            f"sinks into one query with also(...), or open the session with more slots, by {more}."
+        )
 
     def slots(self) -> int:
         """Return how many tasks Spark can run at once now."""

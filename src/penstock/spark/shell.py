@@ -129,11 +129,7 @@ class SparkShell(Listener):
         reserve = self._reserve
         capacity = self._office.capacity(reserve)
         if capacity < 1:
-            raise SessionError(
-                f"This SparkSession has {capacity + reserve} task slots free of other queries and Penstock needs at "
-                f"least {reserve + 1}: one for a lease and the rest for ingest and sinks; use "
-                "penstock.session(), local[4], or more executors."
-            )
+            raise SessionError(self._office.no_room(capacity + reserve, reserve + 1))
         core_shares.join(self.engine)
         self.hub.start(self._crashed)
         self.log.start()

@@ -20,8 +20,10 @@ from penstock.dataplane.settings import Settings
 from penstock.dataplane.sourcing import Arrivals
 from penstock.errors import PenstockError, SessionError
 from penstock.spark.batch_ingest import BatchIngest
+from penstock.spark.closures import check_closures
 from penstock.spark.ctrl_c import take_over
 from penstock.spark.ingest import Ingest
+from penstock.spark.interpreters import check_interpreter
 from penstock.spark.interrupts import whole_or_undone
 from penstock.spark.journal_file import check_journal
 from penstock.spark.leases import reason_in
@@ -58,6 +60,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     spark = spark or _active_session()
     take_over()
     check_session(spark)
+    check_interpreter(spark)
     await_slots(spark)
     options = merge_settings(declared.options, spark.conf.getAll, declared.name)
     declared = replace(declared, options=options)
@@ -77,6 +80,7 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
         also={str(one.name): one.node for one in declared.also},
         executors=EXECUTORS.of(options),
     )
+    check_closures(program, declared.root)
     program = with_sink_settings(program, declared.also)
     program = with_zone(program, str(spark.conf.get("spark.sql.session.timeZone")))
     program = add_exports(program, EXPORT.of(options))

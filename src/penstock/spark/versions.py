@@ -5,7 +5,9 @@ Pure: takes what a lease or a failed job has said, asks nobody.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 
 from penstock.version import __version__
 
@@ -40,11 +42,37 @@ def missing_on(text: str, told: str, ours: str = __version__) -> str:
     where = f"node {found[0]} on {found[1]}" if found else "a node"
     module = _MODULE.search(told)
     if module is not None and not module.group(1).startswith("penstock"):
+        name = module.group(1)
+        beside = beside_program(name.partition(".")[0])
+        if beside is not None:
+            return (
+                f"{where} cannot import '{name}', which stands beside the program, where workers do not look; ship it: "
+                f"spark.sparkContext.addPyFile({beside!r}) before start(), or spark-submit --py-files {beside}"
+                f"{'' if beside.endswith('.py') else ' (as a zip file of that folder)'}"
+            )
         return (
-            f"{where} cannot import '{module.group(1)}' ({told}); install it in the Python that runs on every node, or "
+            f"{where} cannot import '{name}' ({told}); install it in the Python that runs on every node, or "
             "ship it with the program, by spark-submit --archives or --py-files (docs/nodes.md)"
         )
     return f"{where} has no Penstock that its Python can import ({told}); {fix(ours)}"
+
+
+def beside_program(module: str) -> str | None:
+    """Return the file or folder of a module of the user's own, which is installed nowhere; None where it is no such."""
+    found = getattr(sys.modules.get(module), "__spec__", None)
+    origin = getattr(found, "origin", None)
+    if found is None or not origin or not os.path.exists(origin):
+        return None
+    installed = any(
+        os.path.abspath(origin).startswith(path) for path in {*_sites(), sys.base_prefix, sys.prefix}
+    )
+    if installed:
+        return None
+    return os.path.dirname(str(origin)) if found.submodule_search_locations else str(origin)
+
+
+def _sites() -> list[str]:
+    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
 
 
 def node_in(text: str) -> tuple[str, str] | None:

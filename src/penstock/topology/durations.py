@@ -20,6 +20,16 @@ _UNITS: Final = {
 _PART: Final = re.compile(r"\s*([+-]?\d+)\s*([a-z]+)", re.IGNORECASE)
 
 
+def show_duration(micros: int) -> str:
+    """Return a duration as users write it: `20 seconds`, `1 hour 30 minutes`."""
+    left, parts = abs(micros), []
+    for unit, size in sorted(_UNITS.items(), key=lambda one: -one[1]):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{'-' if micros < 0 else ''}{count} {unit}{'' if count == 1 else 's'}")
+    return " ".join(parts) or "0 seconds"
+
+
 def parse_duration(given: object, where: str) -> int:
     """Return a duration in microseconds.
 

@@ -157,6 +157,20 @@ class Column:
     def __invert__(self) -> Column:
         return _call(f"(NOT {self.text})", pc.invert, self)
 
+    def __getitem__(self, item: object) -> NoReturn:
+        raise DeclarationError(
+            f"{self.text}[{item!r}]: write getField(name) for a field of a struct, and map_arrow(function, schema=...) for "
+            "elements of arrays and maps."
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise DeclarationError(
+            f"{self.text} is a column expression and holds no values to go through; use map(...)."
+        )
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise DeclarationError(f"{item!r} in {self.text}: write {self.text}.contains(...), or isin(...).")
+
     def __bool__(self) -> NoReturn:
         raise DeclarationError(
             f"{self.text} is a column expression and has no truth value; write & for and, | for or, ~ for not, and put "
@@ -365,7 +379,16 @@ def _as_column(given: object) -> Column:
 def _describe(given: object) -> str:
     if type(given).__module__.startswith("pyspark.sql"):
         return "a pyspark.sql.Column (write penstock.col(...) instead: it runs without Spark's expressions)"
-    return repr(given)
+    if type(given).__name__ == "Aggregate":
+        return "an aggregate; give it to groupBy(...).agg(...)"
+    if callable(given):
+        name = getattr(given, "__name__", type(given).__name__)
+        return f"the function {name}; Python code goes into map(function, schema=...) or flat_map(function, schema=...)"
+    return f"{given!r}; write penstock.lit({given!r}) for a constant" if _is_plain(given) else repr(given)
+
+
+def _is_plain(given: object) -> bool:
+    return given is None or isinstance(given, _LITERALS)
 
 
 def _call(text: str, compute: Callable[..., Any], *given: Column) -> Column:

@@ -30,7 +30,7 @@ class Kind(Generic[T]):
 
 
 def _read_path(given: object) -> str:
-    if not isinstance(given, str | os.PathLike):
+    if not isinstance(given, str | os.PathLike) or not str(given).strip():
         raise ValueError("a path")
     return os.path.expanduser(str(given))
 

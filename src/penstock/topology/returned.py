@@ -73,7 +73,8 @@ def is_asynchronous(function: Any) -> bool:
 
 def shown(value: object) -> str:
     """Return a value as messages show it: cut short, and whatever its `repr` does."""
-    return show(value, _SHOWN)
+    text = show(value, _SHOWN)
+    return f"a {_named(value)}" if "\n" in text or " at 0x" in text else text
 
 
 def _is_row(result: Any) -> bool:

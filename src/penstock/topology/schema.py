@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.topology.ddl import Parser
 from penstock.topology.types import (
+    PYTHONS_TYPES,
     canonical_field,
     canonical_type,
     ddl_of,
@@ -75,6 +76,8 @@ def parse_any_type(spec: object, what: str) -> pa.DataType:
     if hasattr(spec, "jsonValue") and not isinstance(spec, type):
         return _type_of_json(spec.jsonValue(), what, "")
     called = f"{spec.__name__}, write {spec.__name__}()" if _is_spark_class(spec) else f"{spec!r}"
+    if isinstance(spec, type) and spec.__name__ in PYTHONS_TYPES:
+        called = f"Python's {spec.__name__}; write {PYTHONS_TYPES[spec.__name__]!r} for {spec.__name__}"
     raise DeclarationError(
         f"{what} takes a DDL type such as 'double', a row such as 'a long, b int', a StructType or another DataType of "
         f"Spark, or a pyarrow.DataType, not {called}"

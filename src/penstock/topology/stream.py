@@ -386,6 +386,10 @@ def checked_stream(given: object, where: str) -> Stream:
 def _shown(given: object) -> str:
     if type(given).__module__.startswith("pyspark.sql") and hasattr(given, "schema"):
         return "a DataFrame of Spark; write penstock.from_dataframe(df)"
+    if type(given).__name__.endswith("edStream") and not isinstance(given, Stream):
+        return "keyed rows; do it before groupBy(...), or after agg(...)"
+    if type(given).__name__ == "StreamWriter":
+        return "a writer; take the stream, before writeStream"
     return repr(given)
 
 

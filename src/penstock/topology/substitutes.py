@@ -201,7 +201,7 @@ def refuse_missing(owner: object, name: str, table: Mapping[str, str], also: Ite
         table: what stands for the methods that PySpark has.
         also: names that may have been meant beside its own, such as those of columns.
     """
-    what = type(owner).__name__
+    what = {"Case": "Column"}.get(type(owner).__name__, type(owner).__name__)
     if name.startswith("_"):
         raise AttributeError(f"{what!r} object has no attribute {name!r}")
     if name in table:

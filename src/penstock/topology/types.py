@@ -62,6 +62,19 @@ _ELSEWHERE = {
     "any": "the type that its values will have",
 }
 """What the types of Python, pandas and other databases are called here."""
+PYTHONS_TYPES = {
+    "int": "bigint",
+    "float": "double",
+    "str": "string",
+    "bool": "boolean",
+    "bytes": "binary",
+    "datetime": "timestamp",
+    "date": "date",
+    "Decimal": "decimal(18,2)",
+    "list": "array<string>",
+    "dict": "map<string,string>",
+}
+"""What to write for a class of Python's."""
 _REFUSED = {
     "interval": "use interval day to second",
     "interval year to month": "store an int of months",

@@ -168,6 +168,21 @@ def test_a_lease_is_named_by_its_tasks_as_people_count_them() -> None:
     assert describe_lease([], tasks_of) == ""
 
 
+def test_where_other_queries_hold_the_slots_it_is_said_which_and_what_to_do(office: LeaseOffice) -> None:
+    assert "use penstock.session(), local[4], or more executors." in office.no_room(1, 2)
+    for label, count in (("counts", 5), ("totals", 2)):
+        other = make_office(office._spark)
+        other._label = label
+        for _ in range(count):
+            ask(other)
+    text = office.no_room(1, 2)
+    assert text.startswith(
+        "This SparkSession has 1 task slots free of other queries and Penstock needs at least 2"
+    )
+    assert "of its 8 (local[8]) queries hold 7: 'counts' 5, 'totals' 2. Stop one of them" in text
+    assert "penstock.session(master='local[16]')" in text
+
+
 # -- silent nodes -----------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from penstock.topology.writer import StreamWriter
 
 @pytest.fixture(autouse=True)
 def sessions_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("check_session", "await_slots"):
+    for name in ("check_session", "check_interpreter", "await_slots"):
         monkeypatch.setattr(starting, name, lambda spark: None)
 
 

@@ -47,7 +47,7 @@ def test_what_is_one_type_is_not_read_as_a_row() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (int, "ValueState takes a DDL type such as 'double'.*not <class 'int'>"),
+        (int, "ValueState takes a DDL type such as 'double'.*write 'bigint' for int"),
         (None, "ValueState takes a DDL type"),
         (SparkType, r"not SparkType, write SparkType\(\)"),
         ("a long, a int", "ValueState: column 'a' is named twice"),

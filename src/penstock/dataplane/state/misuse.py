@@ -27,7 +27,7 @@ _INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
         "value": "get()",
     },
     "MapState": {
-        **dict.fromkeys(("put", "set", "add"), "state[key] = value"),
+        **dict.fromkeys(("put", "set", "add", "update"), "state[key] = value for each key"),
         **dict.fromkeys(("remove", "delete"), "pop(key, None)"),
         **dict.fromkeys(("size", "count"), "len(...)"),
         **dict.fromkeys(("has", "has_key", "contains"), "key in ..."),

@@ -1,0 +1,103 @@
+"""A function that cannot be sent to workers is refused before a start does anything, by operator, variable and fix."""
+
+from __future__ import annotations
+
+import functools
+import re
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.dataplane.compile import compile_program
+from penstock.errors import DeclarationError
+from penstock.spark.closures import check_closures
+
+ROWS = penstock.from_rows([("a", 1)], schema="user string, n long", name="rows")
+LOCK = threading.Lock()
+
+
+class Spark(SparkSession):
+    """A session that was never opened; it cannot be pickled either."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+
+class Model:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def score(self, key: Any, rows: Any, state: Any) -> None:
+        with self.lock:
+            pass
+
+
+def refused(stream: penstock.Stream) -> str:
+    with pytest.raises(DeclarationError) as raised:
+        check_closures(compile_program(stream.node, tasks=1, memory_bytes=1 << 20), stream.node)
+    return str(raised.value)
+
+
+def applied(function: Callable[..., Any]) -> penstock.Stream:
+    return ROWS.groupBy("user").apply_rows(function, schema="n long", name="op")
+
+
+def test_what_can_be_sent_is_taken() -> None:
+    table = {"a": 1}
+
+    def fine(key: Any, rows: Any, state: Any) -> list[tuple[int]]:
+        return [(table.get(key[0], 0),)]
+
+    check_closures(compile_program(applied(fine).node, tasks=1, memory_bytes=1 << 20), applied(fine).node)
+
+
+def using(thing: Any) -> Callable[..., Any]:
+    def count(key: Any, rows: Any, state: Any) -> None:
+        str(thing)
+
+    return count
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (threading.Lock, r"count uses 'thing', a _thread.lock, .*leave it out"),
+        (Spark, r"count uses 'thing', a .*Spark, .*"),
+        (
+            lambda: open("/dev/null", "w"),  # noqa: SIM115
+            r"count uses 'thing', an? _io.TextIOWrapper, .*open it inside the function",
+        ),
+        (socket.socket, r"count uses 'thing', a socket.socket, .*connect inside the function"),
+        (lambda: (i for i in range(3)), r"count uses 'thing', a generator, .*make a list of it"),
+        (lambda: {"deep": [threading.Lock()]}, r"count uses 'thing.deep.\[0\]', a _thread.lock"),
+    ],
+)
+def test_the_variable_in_the_way_is_named_with_the_fix(make: Callable[[], Any], said: str) -> None:
+    thing = make()
+    text = refused(applied(using(thing)))
+    assert text.startswith("operator 'op': ") and "which cannot be sent to workers" in text
+    assert re.search(said, text), text
+
+
+def test_globals_methods_partials_steps_and_sources_are_looked_into() -> None:
+    def of_global(key: Any, rows: Any, state: Any) -> None:
+        LOCK.acquire()
+
+    of_global.__module__ = "__main__"  # functions of the program are pickled whole
+    assert "op" in refused(applied(Model().score)) and "'self.lock'" in refused(applied(Model().score))
+    with_argument = functools.partial(lambda lock, key, rows, state: None, threading.Lock())
+    assert "'argument 0', a _thread.lock" in refused(applied(with_argument))
+    lock = threading.Lock()
+    text = refused(ROWS.map(lambda row: (str(lock),), schema="s string").groupBy("s").count())
+    assert text.startswith("map(...) after 'rows': <lambda> uses 'lock'")
+
+    def make(offset: int, count: int) -> Any:
+        return lock
+
+    text = refused(penstock.generate(make, schema="n long", rate=1, name="made").groupBy("n").count())
+    assert text.startswith("source 'made': make uses 'lock'")

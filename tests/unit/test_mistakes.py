@@ -1,0 +1,334 @@
+"""What a newcomer does wrong, and what is said: the operator or call, the name in question and the fix, no internals.
+
+A table: each line is a mistake as it is written, and what its message must say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import LongType, StructType
+
+import penstock
+from penstock import ListState, MapState, ValueState, col, lit, when
+from penstock.errors import DeclarationError, OperatorError, PenstockError
+from penstock.testing import outputs_of
+
+SALES: Any = penstock.from_rows(
+    [("a", 1, 2.0)], schema="user string, amount long, price double", name="sales"
+)
+BY_USER: Any = SALES.groupBy("user")
+TIMES: Any = penstock.from_rows([], schema="user string, ts timestamp", name="times")
+STATES = {"total": ValueState("long"), "s": ValueState("c long, t double"), "l": ListState("long"),
+          "m": MapState("long", "long"), "deep": ValueState("xs array<struct<a:int>>, m map<string,int>")}  # fmt: skip
+INTERNALS = re.compile(
+    r"Handle\b|KeyState|ValidationError|zip\(\)|pyarrow\.lib|py4j|\bs\d_|Expected `|object at 0x|MsgspecError|ArrowInvalid|"
+    r"ArrowTypeError|<class|penstock\.(topology|dataplane)|AttributeError: '"
+)
+
+Mistake = Callable[[], Any]
+
+
+def called(function: Callable[..., Any], schema: str = "user string, n long") -> Any:
+    """Run a row function over one row."""
+    stream = BY_USER.apply_rows(function, schema=schema, state=STATES, name="op")
+    return outputs_of(stream, [("a", 1, 2.0)])
+
+
+def does(change: Callable[[Any], Any]) -> Mistake:
+    """A row function that does something with its state."""
+    return lambda: called(lambda key, rows, state: [change(state)][:0])
+
+
+def gives(make: Callable[[Any, Any], Any], schema: str = "user string, n long") -> Mistake:
+    """A row function that returns something."""
+    return lambda: called(lambda key, rows, state: make(key, rows), schema)
+
+
+def assign(name: str, value: object) -> Callable[[Any], Any]:
+    return lambda state: setattr(state, name, value)
+
+
+async def waits(key: Any, rows: Any, state: Any) -> list[Any]:
+    return []
+
+
+async def awaited() -> int:
+    return 1
+
+
+class AsyncCalled:
+    async def __call__(self, key: Any, rows: Any, state: Any) -> list[Any]:
+        return []
+
+
+STATE_MISTAKES: list[tuple[Mistake, str]] = [
+    (does(assign("total", 5)), r"state.total = 5 would store nothing; write state.total.update\(value\)"),
+    (
+        does(assign("sum", 5)),
+        r"no state named 'sum'; declare it with state=\{'sum': penstock.ValueState\(...\)\}",
+    ),
+    (
+        does(lambda s: s.total + 1),
+        r"state 'total' is a ValueState and no value; read it with state.total.get\(\)",
+    ),
+    (does(lambda s: s.total > 1), r"read it with state.total.get\(\)"),
+    (does(lambda s: int(s.total)), r"read it with state.total.get\(\)"),
+    (does(lambda s: s["total"]), r"a state is an attribute: write state.total"),
+    (does(lambda s: s.totl.get()), r"there is no state named 'totl'; declare it"),
+    (does(lambda s: s.total.set(1)), r"a ValueState has no 'set'; use update\(value\)"),
+    (does(lambda s: s.total.value), r"a ValueState has no 'value'; use get\(\)"),
+    (does(lambda s: s.l.append(1)), r"a ListState has no 'append'; use appendValue\(value\)"),
+    (does(lambda s: s.l.update([1])), r"a ListState has no 'update'; use put\(values\)"),
+    (does(lambda s: s.m.put(1, 2)), r"a MapState has no 'put'; use state\[key\] = value"),
+    (does(lambda s: s.total.update(s.total.get() + 1)), r"write state.total.get\(\) or 0"),
+    (does(lambda s: s.total.update(None)), r"None is no value of state 'total'; call clear\(\)"),
+    (does(lambda s: s.total.update("x")), r"state 'total' .*a bigint takes an int, not 'x', a str"),
+    (does(lambda s: s.total.update(1.5)), r"state 'total' .*a bigint takes an int, not 1.5, a float"),
+    (does(lambda s: s.total.update(1 << 70)), r"state 'total' .*is more than the 64 bits of a bigint hold"),
+    (
+        does(lambda s: s.s.update(5)),
+        r"state 's' .*a struct is a tuple or dict of its 2 fields c, t, not an int",
+    ),
+    (does(lambda s: s.s.update((5,))), r"state 's' .*it has 1 value for the 2 fields c, t"),
+    (does(lambda s: s.s.update((5, 1.0, 2))), r"it has 3 values for the 2 fields c, t"),
+    (does(lambda s: s.s.update(("x", 1.0))), r"in its field 'c', a bigint takes an int, not 'x', a str"),
+    (does(lambda s: s.s.update({"cc": 1})), r"the struct has no field 'cc'; it has c, t"),
+    (
+        does(lambda s: s.deep.update(([(1,), ("x",)], {}))),
+        r"field 'xs', in its element 1, in its field 'a', a int takes",
+    ),
+    (
+        does(lambda s: s.deep.update(([], {"k": "v"}))),
+        r"field 'm', under its key 'k', a int takes an int, not 'v'",
+    ),
+    (
+        does(lambda s: s.m.__setitem__(1, "x")),
+        r"state 'm' .*a bigint takes an int, not 'x'",
+    ),
+    (
+        does(lambda s: s.set_timer(1)),
+        r"only where the operator has timers; give apply_rows\(..., on_timer=function\)",
+    ),
+]
+
+RETURNED: list[tuple[Mistake, str]] = [
+    (
+        gives(lambda key, rows: (key[0], 1)),
+        r"operator 'op' returned \('a', 1\), which is one row and not a list",
+    ),
+    (
+        gives(lambda key, rows: {"user": "a", "n": 1}),
+        r"which is one row and not a list of rows; return \[row\]",
+    ),
+    (gives(lambda key, rows: rows[0]), r"which is one row and not a list of rows"),
+    (gives(lambda key, rows: Row(user="a", n=1)), r"which is one row and not a list of rows"),
+    (gives(lambda key, rows: "ab"), r"'ab', which is one row"),
+    (
+        gives(lambda key, rows: 5),
+        r"'op' returned 5, which is no list of rows; return one, or None \(key \('a',\)\)",
+    ),
+    (gives(lambda key, rows: True), r"returned True, which is no list of rows"),
+    (
+        gives(lambda key, rows: ["a", 1]),
+        r"returned 'a' of type str as a row; .*functions return a list of rows",
+    ),
+    (gives(lambda key, rows: [None]), r"returned None of type NoneType as a row"),
+    (gives(lambda key, rows: [[("a", 1)]]), r"it has rows inside, return one list of rows"),
+    (gives(lambda key, rows: [("a",)]), r"with 1 value\(s\) for the 2 column\(s\) 'user', 'n'"),
+    (
+        gives(lambda key, rows: [{"usr": "a"}]),
+        r"column\(s\) .*'usr'.* that its schema does not have; it has 'user', 'n'",
+    ),
+    (
+        gives(lambda key, rows: [(key, 1)]),
+        r"column 'user' .*this is a tuple with one; take it out, as key\[0\] does",
+    ),
+    (gives(lambda key, rows: [("a", "x")]), r"column 'n' .*a bigint takes an int, not 'x', a str"),
+    (gives(lambda key, rows: [("a", 1.5)]), r"column 'n' .*a bigint takes an int, not 1.5, a float"),
+    (
+        gives(lambda key, rows: [("a", "2024-01-01")], "user string, d date"),
+        r"'d' .*a date takes a datetime.date, not",
+    ),
+    (
+        gives(lambda key, rows: [("a", (1,))], "user string, s struct<a:int,b:int>"),
+        r"'s' .*1 value for the 2 fields a, b",
+    ),
+    (
+        gives(lambda key, rows: [("a", 5)], "user string, m map<string,int>"),
+        r"'m' .*a map is a dict, not an int",
+    ),
+    (
+        gives(lambda key, rows: [("a", 5)], "user string, xs array<int>"),
+        r"'xs' .*an array is a list, not an int",
+    ),
+    (
+        gives(lambda key, rows: [(rows[0].amout, 1)]),
+        r"no column 'amout'; did you mean 'amount'\? It has user, amount",
+    ),
+    (
+        gives(lambda key, rows: [(rows[0]["user"], 1)]),
+        r"a column of a row is row.amount, and not row\['amount'\]",
+    ),
+    (
+        gives(lambda key, rows: awaited()),
+        r"operator 'op' returned a coroutine, which nobody awaits; write it with def",
+    ),
+    (gives(lambda key, rows: [("a", awaited())]), r"it is a coroutine, which nobody awaits"),
+    (
+        gives(lambda key, rows: pd.DataFrame({"user": ["a"]})),
+        r"returned a pandas.DataFrame and not a list; .*apply_arrow",
+    ),
+    (gives(lambda key, rows: pa.table({"user": ["a"]})), r"returned a pyarrow.Table and not a list"),
+    (
+        lambda: called(lambda key, rows, state: [("a", state.total)]),
+        r"it is the state itself; take what it holds",
+    ),
+]
+
+DECLARED: list[tuple[Mistake, str]] = [
+    (lambda: BY_USER.apply_rows(waits, schema="n long"), r"waits is an async function, which nobody awaits; write"),
+    (lambda: BY_USER.apply_rows(AsyncCalled(), schema="n long"), r"AsyncCalled is an async function"),
+    (lambda: SALES.writeStream.foreachBatch(waits), r"foreachBatch\(...\): waits is an async function"),
+    (lambda: BY_USER.apply_rows(None, schema="n long"), r"after 'sales' takes a function \(key, rows, state\), not None"),
+    (lambda: BY_USER.apply_rows(lambda k, r: [], schema="n long"), r"calls its function with \(key, rows, state\)"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n str"), r"'n' has unknown type 'str'; write string"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n int64"), r"unknown type 'int64'; write bigint"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n datetime"), r"write timestamp"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n strng"), r"unknown type 'strng'; did you mean 'string'\?"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n head"), r"unknown type 'head'; there are boolean, tinyint"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema={"n": "long"}), r"a dict is no schema; give DDL such as"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n long", state={"x": "long"}), r"declare a ValueState"),
+    (lambda: ValueState(int), r"ValueState takes a DDL type .*write 'bigint' for int"),
+    (lambda: SALES.groupBy("usr"), r"'sales' has no column 'usr', it has user, amount, price \(did you mean 'user'\?\)"),
+    (lambda: SALES.groupBy("str"), r"'sales' has no column 'str', it has user, amount, price\.$"),
+    (lambda: SALES.usr, r"Stream has no 'usr'; did you mean 'user'\?$"),
+    (lambda: SALES.select("head"), r"no column 'head'; it has user, amount, price"),
+    (lambda: SALES.filter(lambda row: row.amount > 1), r"the function <lambda>; Python code goes into map"),
+    (lambda: SALES.filter(True), r"write penstock.lit\(True\) for a constant"),
+    (lambda: SALES.withColumn("x", 5), r"write penstock.lit\(5\) for a constant"),
+    (lambda: SALES.select(penstock.sum("amount")), r"an aggregate; give it to groupBy\(...\).agg\(...\)"),
+    (lambda: SALES.filter(col("amount") > 1 and col("price") > 1), r"write & for and"),
+    (lambda: SALES.select(col("amount")[0]), r"write getField\(name\)"),
+    (lambda: list(col("amount")), r"holds no values to go through"),
+    (lambda: "x" in col("user"), r"write user.contains\(...\)"),
+    (lambda: SALES.select(col("amount").cast("str")), r"cast of amount has unknown type 'str'; write string"),
+    (lambda: SALES.union(BY_USER), r"keyed rows; do it before groupBy"),
+    (lambda: SALES.union(SALES.writeStream), r"a writer; take the stream, before writeStream"),
+    (lambda: BY_USER.agg({"amount": "sum"}), r"agg\(...\) takes aggregates such as penstock.sum\('amount'\)"),
+    (lambda: BY_USER.agg(penstock.sum("amout")), r"aggregates column 'amout', which is not among its input's columns"),
+    (lambda: TIMES.groupBy(penstock.window("ts", "10 minuts"), "user"), r"'10 minuts' is no duration; write one as"),
+    (lambda: SALES.withWatermark("amount", "1 minute"), r"column 'amount' is of type int64, and event time is a timestamp"),
+    (lambda: SALES.writeStream.declare(), r"'sales' has no sink; call format"),
+    (lambda: SALES.writeStream.format("noop").declare(), r"option\('checkpointLocation', ...\) is required"),
+    (lambda: SALES.writeStream.option("checkpointLocation", " "), r"must be a path"),
+    (lambda: SALES.writeStream.option("checkpoint", "x"), r"did you mean 'checkpointLocation'\?"),
+    (lambda: SALES.writeStream.option("head", 1), r"option 'head' is unknown; known options: checkpointLocation, "),
+    (lambda: SALES.writeStream.option("maxFilesPerTrigger", 1), r"it belongs to the source; give it to the reader"),
+    (lambda: SALES.writeStream.format("kafka"), r"sink format 'kafka' is unknown; use one of console, .*foreachBatch"),
+    (lambda: SALES.writeStream.trigger(processingTime="5 sconds"), r"'5 sconds' is no duration"),
+    (lambda: SALES.writeStream.sla(1.0), r"takes penstock.SLA\(latency=...\), not 1.0"),
+    (lambda: penstock.from_rows([1, 2], schema="n long", name="s"), r"given 1 of type int as a row"),
+    (lambda: penstock.from_rows([("x",)], schema="n long", name="s"), r"'x' .*a bigint takes an int"),
+    (lambda: penstock.from_dataframe(None), r"is no DataFrame of Spark but NoneType"),
+    (lambda: lit([1]), r"lit\(...\) takes a plain value"),
+    (lambda: when(col("a"), 1).otherwise(2).show(), r"Column has no 'show'"),
+    (lambda: outputs_of(SALES.map(lambda row: awaited(), schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
+     r"map\(...\) after 'sales' returned a coroutine"),
+    (lambda: outputs_of(SALES.flat_map(lambda row: 5, schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
+     r"flat_map\(...\) after 'sales' returned 5, which is no list of rows"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mistake", "said"), [*STATE_MISTAKES, *RETURNED])
+def test_what_a_function_does_wrong_is_said_with_operator_and_fix(mistake: Mistake, said: str) -> None:
+    with pytest.raises(OperatorError, match=said) as raised:
+        mistake()
+    sentence = str(raised.value).partition("\n")[0]
+    assert "'op'" in sentence and "('a',)" in sentence
+    assert not INTERNALS.search(sentence), sentence
+
+
+@pytest.mark.parametrize(("mistake", "said"), DECLARED)
+def test_what_is_declared_wrong_is_said_with_the_fix(mistake: Mistake, said: str) -> None:
+    with pytest.raises(PenstockError, match=said) as raised:
+        mistake()
+    assert not INTERNALS.search(str(raised.value)), raised.value
+
+
+def test_what_a_function_returns_rightly_is_taken() -> None:
+    for result in (
+        [("a", 1)],
+        (("a", 1),),
+        {("a", 1)},
+        iter([("a", 1)]),
+        [Row(user="a", n=1)],
+        ({"user": "a", "n": 1},),
+    ):
+        assert called(lambda key, rows, state: result) == [{"user": "a", "n": 1}]  # noqa: B023
+    for nothing in (None, [], (), iter(())):
+        assert called(lambda key, rows, state: nothing) == []  # noqa: B023
+
+
+class Totals(StatefulProcessor):
+    """A processor that updates its state with whatever it is made with."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("c", StructType().add("n", LongType()).add("m", LongType()))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        self.total.update(self.value)
+        return iter([])
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (5, r"state 'c': 5 does not fit; a struct is a tuple or dict of its 2 fields n, m, not an int"),
+        ((5,), r"state 'c': \(5,\) does not fit; it has 1 value for the 2 fields n, m"),
+        (("x", 1), r"state 'c' .*in its field 'n', a bigint takes an int, not 'x', a str"),
+    ],
+)
+def test_a_processors_state_is_named_as_it_was_declared(value: object, said: str) -> None:
+    stream = BY_USER.transformWithState(Totals(value), "n long", "update", "none", name="op")
+    with pytest.raises(OperatorError, match=said) as raised:
+        outputs_of(stream, [("a", 1, 2.0)])
+    assert not INTERNALS.search(str(raised.value).partition("\n")[0]), raised.value
+
+
+def test_a_vectorised_function_may_not_assign_to_its_state_either() -> None:
+    def count(table: pa.Table, state: Any) -> None:
+        state.total = pa.array([1])
+
+    stream = BY_USER.apply_arrow(count, schema="n long", state={"total": ValueState("long")}, name="op")
+    with pytest.raises(
+        OperatorError, match=r"operator 'op'.*state.total = a pyarrow.Int64Array would store nothing"
+    ):
+        outputs_of(stream, [("a", 1, 2.0)])
+
+
+def test_an_assignment_is_a_letter_where_failures_are_letters() -> None:
+    def broken(key: Any, rows: Any, state: Any) -> None:
+        state.total = 5
+
+    stream = BY_USER.apply_rows(
+        broken, schema="n long", state={"total": ValueState("long")}, name="op", on_error="dead_letter"
+    )
+    assert outputs_of(stream, [("a", 1, 2.0)]) == []
+
+
+def test_declaration_errors_are_declaration_errors() -> None:
+    with pytest.raises(DeclarationError):
+        _ = SALES.orderBy
