@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,3 +123,55 @@ def test_what_is_no_checkpoint_is_refused(spark: SparkSession, tmp_path: Path, c
     assert (
         "is no checkpoint of a Structured Streaming query with a committed batch" in capsys.readouterr().err
     )
+
+
+def count_rows(key: Any, frames: Any, state: Any) -> Any:
+    import pandas as pd
+
+    count = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
+    state.update((count,))
+    yield pd.DataFrame({"id": [key[0]], "n": [count]})
+
+
+def test_a_group_function_without_time_out_moves(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declared = (count_rows, "id string, n long", "n long", "update", "NoTimeout")
+    (tmp_path / "in").mkdir()
+    write_ids(tmp_path, 0, "aab")
+    frame = spark.readStream.schema("id string").json(str(tmp_path / "in"))
+    with plain_spark(spark, {}):
+        old = frame.groupBy("id").applyInPandasWithState(*declared).writeStream.outputMode("update")
+        old = old.format("noop").option("checkpointLocation", str(tmp_path / "old"))
+        old.trigger(availableNow=True).start().awaitTermination()
+    assert run_import(str(tmp_path / "old"), str(tmp_path / "ours"), "op", "ids") == 0
+    said = capsys.readouterr()
+    assert "carried: the state of every group\n" in said.out and "timers" not in said.out and not said.err
+    write_ids(tmp_path, 1, "ac")
+    moved = (
+        penstock.from_dataframe(frame, name="ids").groupBy("id").applyInPandasWithState(*declared, name="op")
+    )
+    query = moved.writeStream.format("memory").option("checkpointLocation", str(tmp_path / "ours"))
+    running = query.trigger(availableNow=True).start(spark)
+    running.awaitTermination()
+    assert Counter(map(tuple, (row.values() for row in running.table().to_pylist()))) == Counter(
+        [("a", 3), ("c", 1)]
+    )
+
+
+def write_ids(folder: Path, number: int, ids: str) -> None:
+    lines = "".join(json.dumps({"id": one}) + "\n" for one in ids)
+    (folder / "in" / f"{number}.json").write_text(lines, encoding="utf-8")
+
+
+def test_state_that_cannot_be_read_is_one_sentence_and_nothing_is_written(
+    spark: SparkSession, tmp_path: Path, plain: tuple[Path, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(plain[0] / "plain", tmp_path / "hurt")
+    for file in (tmp_path / "hurt" / "state").rglob("*.zip"):
+        file.write_bytes(b"no archive")
+    capfd.readouterr()
+    assert run_import(str(tmp_path / "hurt"), str(tmp_path / "ours"), "many", "rows") == 1
+    said = capfd.readouterr()
+    assert said.err.count("\n") == 1 and "hurt cannot be imported: " in said.err, said.err
+    assert not (tmp_path / "ours").exists()

@@ -85,8 +85,11 @@ def test_a_users_session_is_accepted_and_each_conflict_named() -> None:
     try:
         with pytest.warns(PenstockWarning) as caught:
             check_session(spark)
-        named = {str(warning.message).partition("=")[0] for warning in caught}
-        assert named == {"spark.task.maxFailures", *asked}
+        (warning,) = caught
+        assert warning.filename == __file__, "it names the user's line"
+        told = str(warning.message)
+        assert told.startswith("4 settings of this SparkSession work against leases")
+        assert all(f"{name}=" in told for name in ("spark.task.maxFailures", *asked))
         assert spark.sparkContext.getConf().get("spark.speculation") == "true"
         assert (slots(spark), real_cores(spark)) == (4, min(4, machine_cores()))
     finally:

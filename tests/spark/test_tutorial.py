@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "tutorial.md"
 PROGRAM = re.compile(r"```python\n(# (\w+\.py)\n.*?)```(?:\n```\n(.*?)```)?", re.DOTALL)
 
 RUNNER = '''
@@ -98,3 +99,33 @@ def test_the_programs_of_the_tutorial_run_as_they_stand(tmp_path: Path) -> None:
     assert found["windows"] == expected
     assert found["shown"].count("|{2026-") == len(expected)
     assert found["closed"] == [*expected, *([25, user, total_of(25, 5)] for user in users)]
+
+
+README_RUNNER = """
+import runpy, sys
+from penstock.spark.query import Query
+
+wait = Query.awaitTermination
+Query.awaitTermination = lambda query, timeout=None: wait(query, min(timeout or 4.0, 4.0))
+for program in sys.argv[1:]:
+    names = runpy.run_path(program, run_name="__main__")
+    assert names["query"].exception() is None
+    print("ran", program, flush=True)
+"""
+
+
+@pytest.mark.long
+def test_each_program_of_the_readme_runs_in_a_file_of_its_own(tmp_path: Path) -> None:
+    """One after the other in one process, which saves two sessions, each without the names of the others."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[
+        :3
+    ]
+    programs = [f"program{number}.py" for number in range(len(blocks))]
+    for program, code in zip(programs, blocks, strict=True):
+        (tmp_path / program).write_text(code, encoding="utf-8")
+    (tmp_path / "runner.py").write_text(README_RUNNER, encoding="utf-8")
+    command = [sys.executable, "runner.py", *programs]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.findall("^ran (.+)$", ran.stdout, re.MULTILINE) == programs
+    assert "Traceback" not in ran.stderr

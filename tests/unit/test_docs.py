@@ -168,6 +168,26 @@ def run_page(page: str, names: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_each_program_of_the_readme_stands_alone(
+    number: int,
+    stand_ins: dict[str, Any],
+    started: list[writer.Declared],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Copied into an empty file, with no name but its own; `tests/spark/test_tutorial.py` runs them on Spark."""
+    schema = FRAMES["README.md"]
+    monkeypatch.setattr(
+        penstock, "from_dataframe", lambda frame, name, **_: penstock.from_rows([], schema=schema, name=name)
+    )
+    monkeypatch.setattr("builtins.print", lambda *_, **__: None)  # a stand-in has nothing to show
+    code = BLOCK.findall(text_of("README.md"))[number]
+    exec(
+        compile(code, f"README.md, block {number + 1}", "exec"), {"__name__": "__main__"}
+    )  # the page's own code
+    assert len(started) == 1
+
+
 @pytest.mark.parametrize("page", pages())
 def test_every_block_of_a_page_declares_what_it_says(page: str, stand_ins: dict[str, Any]) -> None:
     names = run_page(page, stand_ins)

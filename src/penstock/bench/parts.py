@@ -66,12 +66,15 @@ def run_parts(
     result.add_figures(**{f"machine_{name}": value for name, value in describe().items()}, quick=quick)
     for name in chosen:
         print(f"-- {name}", file=sys.stderr, flush=True)
+        problem = f"part_{name.replace('-', '_')}_problem"
+        result.figures.pop(problem, None)  # of an earlier run
         began = time.monotonic()
         try:
             parts[name].run(result)
-        except Exception:
+        except Exception as error:
             traceback.print_exc()
             result.failed.append(name)
+            result.add_figures(**{problem: f"{type(error).__name__}: {error}"})
         took_s = time.monotonic() - began
         result.add_figures(**{f"part_{name.replace('-', '_')}_took_s": took_s})
         print(f"-- {name} took {took_s:.0f} s", file=sys.stderr, flush=True)

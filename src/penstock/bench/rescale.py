@@ -12,6 +12,7 @@ longest gap between commits and the slowest shard stand beside it.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from penstock.bench.rescale_runs import (
 from penstock.bench.result import BenchResult, spread
 from penstock.control.apply.actuator import Outcome
 from penstock.control.plan.plan import Plan
+from penstock.errors import PenstockError
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.nodes import negotiator
 from penstock.spark.slots import nodes
@@ -103,7 +105,7 @@ def between(result: BenchResult, plan: Effort) -> None:
     """(b) A shard moved to another node, by the size of its state and the number of upstream executors."""
     with _cluster(2, 2 + max(plan.upstream) // 2):
         for size in plan.sizes:
-            with loaded(SIZES[size], 2) as query:
+            with _noting_what_fails(result, f"inter_node_{size}"), loaded(SIZES[size], 2) as query:
                 _one_on_each(query)
                 _measure_moves(result, f"inter_node_{size}", query, SIZES[size].shard_bytes, plan)
         _measure_upstream(result, "inter_node_32kb", plan, _one_on_each)
@@ -112,9 +114,22 @@ def between(result: BenchResult, plan: Effort) -> None:
 def _measure_upstream(result: BenchResult, name: str, plan: Effort, prepare: Callable[[Any], None]) -> None:
     """Move shards of 32 KB below more and more upstream executors, each with a core of its own."""
     for upstream in plan.upstream:
-        with loaded(SIZES["32kb"], 2, upstream, minEpochSeconds=PACED_S) as query:
+        what = f"{name}_{upstream}_upstream"
+        load = loaded(SIZES["32kb"], 2, upstream, minEpochSeconds=PACED_S)
+        with _noting_what_fails(result, what), load as query:
             prepare(query)
-            _measure_moves(result, f"{name}_{upstream}_upstream", query, SIZES["32kb"].shard_bytes, plan)
+            _measure_moves(result, what, query, SIZES["32kb"].shard_bytes, plan)
+
+
+@contextmanager
+def _noting_what_fails(result: BenchResult, name: str) -> Iterator[None]:
+    """Let one measurement that fails leave its reason in the result, and the others of its part go on."""
+    result.figures.pop(f"{name}_problem", None)  # of an earlier run
+    try:
+        yield
+    except (PenstockError, TimeoutError) as error:
+        result.add_figures(**{f"{name}_problem": str(error)})
+        print(f"-- {name}: {error}", file=sys.stderr, flush=True)
 
 
 def _cores(result: BenchResult, states: tuple[str, ...], plan: Effort) -> None:

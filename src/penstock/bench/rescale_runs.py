@@ -8,14 +8,23 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
 
 import numpy as np
 
 from penstock.bench import emulated
-from penstock.bench.changing import Change, apply_plan, ask, await_that, plan_move, shard_sizes, watch_change
+from penstock.bench.changing import (
+    Change,
+    ChangeError,
+    apply_plan,
+    ask,
+    await_that,
+    plan_move,
+    shard_sizes,
+    watch_change,
+)
 from penstock.bench.emulated import NAME, Calculate, InTurn
 from penstock.bench.ours import await_rows, running
 from penstock.bench.result import BenchResult, spread
@@ -27,6 +36,7 @@ ROWS_PER_S: Final = 600.0
 FILL_PER_S: Final = 6_000.0
 """Rows that fill the state take no time, and come so fast: many keys would else take minutes."""
 CHANGE_TIMEOUT_S: Final = 90.0
+CALM_TIMEOUT_S: Final = 90.0
 CALM_S: Final = 2.0
 CALM_LOOKS: Final = 8
 CALM_RATIO: Final = 0.002
@@ -74,25 +84,63 @@ def loaded(held: Held, cores: int, upstream: int = 1, fill: bool = False, **opti
     rows = reduce(lambda one, other: one.union(other), sources)
     with running(emulated.calculate(rows, work, cores, held.shards), **options) as query:
         await_rows(query, NAME, held.keys + 100 * upstream)
-        await_calm(query)
+        await_calm(query, float(str(options.get("minEpochSeconds", 0.0))))
         yield query
 
 
-def await_calm(query: Any, timeout_s: float = 90.0) -> None:
-    """Wait until what filling the state left behind is done: less than a quarter second of rows waits, no shard is due for
-    a snapshot, tasks have written all state to their nodes, so that its size stands still, and the disk has everything.
-    With much state that takes some seconds, and is no part of any change."""
-    sizes = [0] * CALM_LOOKS
+@dataclass
+class Calm:
+    """Looks at a query, and what of them is not calm yet. `pace_s` is the shortest time between two epochs."""
 
-    def is_calm() -> bool:
+    pace_s: float = 0.0
+    sizes: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+
+    @property
+    def room(self) -> float:
+        """Rows that may wait: those of a quarter second, and those that gather between two epochs at their source and
+        again at the operator."""
+        return ROWS_PER_S * (0.25 + 2 * self.pace_s)
+
+    def look(self, state_bytes: int, waiting_rows: int) -> None:
+        self.sizes.append(state_bytes)
+        self.waiting.append(waiting_rows)
+
+    def unrest(self, due_snapshots: int) -> str:
+        """Say what is not calm; nothing where all is."""
+        if len(self.sizes) <= CALM_LOOKS:
+            return "no look was long enough"
+        grown, least = abs(self.sizes[-1] - self.sizes[-1 - CALM_LOOKS]), min(self.waiting[-CALM_LOOKS:])
+        told = [
+            f"state grew by {grown:,} of {self.sizes[-1]:,} bytes in {CALM_S:g} s"
+            if grown > CALM_RATIO * self.sizes[-1]
+            else "",
+            f"{least:,} rows waited where {self.room:,.0f} may" if least > self.room else "",
+            f"{due_snapshots} snapshots were due" if due_snapshots else "",
+        ]
+        return ", ".join(filter(None, told))
+
+
+def await_calm(query: Any, pace_s: float = 0.0, timeout_s: float = CALM_TIMEOUT_S) -> None:
+    """Wait until what filling the state left behind is done: no more rows wait than come to wait at this pace, no shard is
+    due for a snapshot, tasks have written all state to their nodes, so that its size stands still, and the disk has
+    everything. With much state that takes some seconds, and is no part of any change.
+
+    Raises:
+        ChangeError: it was not done in time; names what was not calm.
+    """
+    calm, deadline = Calm(pace_s), time.monotonic() + timeout_s
+    while True:
         time.sleep(CALM_S / CALM_LOOKS)
+        if query.exception() is not None:
+            raise query.exception()
         facts = query.lastProgress["operators"][NAME]
-        sizes.append(facts["stateBytes"])
-        grown = sizes[-1] - sizes[-1 - CALM_LOOKS]
-        is_still = abs(grown) <= CALM_RATIO * sizes[-1] and facts["waitingRows"] < ROWS_PER_S / 4
-        return is_still and not ask(query, _due_snapshots)
-
-    await_that(is_calm, "an end of what filling the state left behind", timeout_s, query)
+        calm.look(facts["stateBytes"], facts["waitingRows"])
+        unrest = calm.unrest(ask(query, _due_snapshots))
+        if not unrest:
+            break
+        if time.monotonic() > deadline:
+            raise ChangeError(f"the query was not calm within {timeout_s:.0f} s: {unrest}.")
     os.sync()
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import typer
 
+from penstock.cli.output import check_writable
+from penstock.dataplane.disk import check_scheme
 from penstock.errors import PenstockError
 
 
@@ -24,8 +26,10 @@ def run_import(
     import penstock
     from penstock.spark import importing
 
-    origin, checkpoint = (str(Path(path.removeprefix("file:")).resolve()) for path in (origin, checkpoint))
     try:
+        check_writable(json)
+        origin = check_scheme(origin, "The old checkpoint")
+        checkpoint = check_scheme(checkpoint, "The new checkpoint")
         spark = penstock.session("penstock-import")
         plan = importing.look(spark, origin, checkpoint, without)
         for line in plan.told():
@@ -36,7 +40,7 @@ def run_import(
             found["written"] = msgspec.to_builtins(manifest)
             _say_next(checkpoint, operator, source, sum(manifest.part_rows), importing.starting_options(plan))
     except PenstockError as error:
-        typer.echo(f"penstock: {error}", err=True)
+        typer.echo(f"penstock: {' '.join(str(error).split())}", err=True)
         return 1
     if json is not None:
         json.write_bytes(msgspec.json.format(msgspec.json.encode(found)))

@@ -139,7 +139,7 @@ class Worker:
             return self._failed(message, "internal", error)
 
     def idle(self) -> messages.Failed | None:
-        """Use a pause to write committed state behind; return what failed, after which the lease must end."""
+        """Use a pause to write some committed state behind; return what failed, after which the lease must end."""
         for task in self._tasks.values():
             if task.state is not None and task.staged == task.committed:
                 try:
@@ -147,6 +147,13 @@ class Worker:
                 except (StorageError, CorruptFileError) as error:
                     return messages.Failed(task.spec.name, task.index, "local", describe_own(error))
         return None
+
+    def is_behind(self) -> bool:
+        """Whether committed state is left that a further pause is to write behind."""
+        return any(
+            task.state is not None and task.staged == task.committed and task.state.is_behind()
+            for task in self._tasks.values()
+        )
 
     def close(self) -> None:
         self._copier.close()

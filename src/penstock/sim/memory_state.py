@@ -179,6 +179,9 @@ class MemoryState:
     def flush(self, budget_s: float) -> None:
         pass
 
+    def is_behind(self) -> bool:
+        return False
+
     def snapshot(self, shard: int) -> pa.RecordBatch:
         found = self._owned(shard)
         assert not found.staged, "snapshot comes between commit and the next write"

@@ -21,6 +21,7 @@ from penstock.dataplane.foreign import check_not_foreign
 from penstock.dataplane.imported import TIMER, ImportedVariable, Manifest, read_manifests, write_imported
 from penstock.dataplane.importing import nullable_ddl
 from penstock.errors import CheckpointError
+from penstock.spark.reasons import in_one_sentence
 from penstock.suggesting import did_you_mean
 from penstock.topology.processors import EXPIRES
 from penstock.topology.schema import parse_schema
@@ -35,6 +36,7 @@ _PROCESSORS: Final = (
     "transformWithStateExec",
 )
 _GROUPS: Final = "flatMapGroupsInPandasWithState"
+_TIMEOUT: Final = "timeoutTimestamp"
 _LOGS: Final = ("offsets", "commits", "sources")
 _SECONDS: Final = "the new query's watermark begins with its first rows"
 
@@ -50,6 +52,7 @@ class ImportPlan:
     variables: dict[str, tuple[str, bool]]
     """Name -> kind and whether it has a time to live; empty for the state of a group function."""
     timers: bool
+    """Whether there may be timers, or time-outs of a group function."""
     group_function: bool
     offsets: list[Any]
     """Of the sources after that batch, as Spark wrote them."""
@@ -59,10 +62,10 @@ class ImportPlan:
         """Say what will happen, line by line."""
         lines = [f"last committed batch: {self.batch} of query {self.query}"]
         if self.group_function:
-            lines.append("carried: the state of every group, and its time-out")
+            lines.append(f"carried: the state of every group{', and its time-out' if self.timers else ''}")
         for name, (kind, ttl) in self.variables.items():
             lines.append(f"carried: {kind} state '{name}'{', with the end of each entry' if ttl else ''}")
-        if self.timers:
+        if self.timers and not self.group_function:
             lines.append("carried: registered timers")
         lines.append(
             "carried: offset, commit and source logs; the next batch is the one after the last committed"
@@ -74,17 +77,29 @@ def look(spark: SparkSession, origin: str, checkpoint: str, without: tuple[str, 
     """Read what an old checkpoint has, and whether it can be carried into a new one. Writes nothing.
 
     Raises:
-        CheckpointError: it is no checkpoint of one stateful Python operator and one source with a committed batch; the
-            new one is in use; or a state to leave out is not there.
+        CheckpointError: it is no checkpoint of one stateful Python operator and one source with a committed batch; it
+            cannot be read; the new one is in use; or a state to leave out is not there.
     """
+    with in_one_sentence(spark, origin):
+        return _look(spark, origin, checkpoint, without)
+
+
+def _look(spark: SparkSession, origin: str, checkpoint: str, without: tuple[str, ...]) -> ImportPlan:
     batch = _last_commit(origin)
     _check_unused(PosixDisk(), checkpoint)
     _check_sources(origin, batch)
-    rows = spark.read.format("state-metadata").load(origin).collect()
-    if len({row.operatorId for row in rows}) != 1:
+    rows = (
+        spark.read.format("state-metadata").load(origin).collect() if os.path.isdir(f"{origin}/state") else []
+    )
+    operators = len({row.operatorId for row in rows})
+    if operators == 0:
         raise CheckpointError(
-            f"{origin} has {len({row.operatorId for row in rows})} stateful operators; only a query with exactly one can "
-            "be imported."
+            f"{origin} has no stateful operator, so there is no state to import; start the new query from where the "
+            "old one ended in its source."
+        )
+    if operators != 1:
+        raise CheckpointError(
+            f"{origin} has {operators} stateful operators; only a query with exactly one can be imported."
         )
     operator = rows[0].operatorName
     more = ["the event-time watermark: " + _SECONDS] if _watermark(origin, batch) else []
@@ -104,7 +119,8 @@ def look(spark: SparkSession, origin: str, checkpoint: str, without: tuple[str, 
         return ImportPlan(origin, batch, query, variables, timers, False, offsets, more)
     if operator.lower().startswith(("applyinpandaswithstate", "flatmapgroups")):
         _check_without(origin, without, [])
-        return ImportPlan(origin, batch, query, {}, True, True, offsets, more)
+        has_timeouts = _TIMEOUT in _group_fields(_read_state(spark, origin, batch))
+        return ImportPlan(origin, batch, query, {}, has_timeouts, True, offsets, more)
     raise CheckpointError(
         f"{origin} holds the state of {operator}, which Penstock cannot read; transformWithState, "
         "transformWithStateInPandas and applyInPandasWithState can be imported."
@@ -112,10 +128,15 @@ def look(spark: SparkSession, origin: str, checkpoint: str, without: tuple[str, 
 
 
 def carry_out(spark: SparkSession, plan: ImportPlan, checkpoint: str, operator: str, source: str) -> Manifest:
-    """Write the state and copy the logs into the checkpoint that `look` found unused."""
+    """Write the state and copy the logs into the checkpoint that `look` found unused.
+
+    Raises:
+        CheckpointError: the state cannot be read; nothing has been written.
+    """
     disk = PosixDisk()
-    read = _read_group(spark, plan) if plan.group_function else _read_variables(spark, plan)
-    table = pa.concat_tables(read.tables, promote_options="default").combine_chunks()
+    with in_one_sentence(spark, plan.origin):
+        read = _read_group(spark, plan) if plan.group_function else _read_variables(spark, plan)
+        table = pa.concat_tables(read.tables, promote_options="default").combine_chunks()
     manifest = Manifest(operator, plan.origin, plan.batch, read.keys, read.variables, plan.timers)
     copy_logs(disk, plan.origin, paths.ingest(checkpoint, source))
     return write_imported(disk, checkpoint, manifest, table)
@@ -133,6 +154,10 @@ def _check_unused(disk: Disk, checkpoint: str) -> None:
 
 def _check_sources(origin: str, batch: int) -> None:
     count = len(_offset_lines(origin, batch))
+    if count == 0:
+        raise CheckpointError(
+            f"{origin}/offsets/{batch} names no source, so it is damaged or of a newer Spark; restore it from a copy."
+        )
     if count != 1:
         raise CheckpointError(
             f"{origin} reads {count} sources; only the logs of a query with one can be copied."
@@ -177,8 +202,17 @@ class _Read:
 
 
 def _state(spark: SparkSession, plan: ImportPlan, **options: Any) -> DataFrame:
-    reader = spark.read.format("statestore").option("batchId", plan.batch)
-    return reduce(lambda so_far, item: so_far.option(*item), options.items(), reader).load(plan.origin)
+    return _read_state(spark, plan.origin, plan.batch, **options)
+
+
+def _read_state(spark: SparkSession, origin: str, batch: int, **options: Any) -> DataFrame:
+    reader = spark.read.format("statestore").option("batchId", batch)
+    return reduce(lambda so_far, item: so_far.option(*item), options.items(), reader).load(origin)
+
+
+def _group_fields(state: DataFrame) -> list[str]:
+    """What Spark keeps for each group of a function: the state, and its time-out where the query has one."""
+    return list(state.schema["value"].dataType.names)  # type: ignore[attr-defined]
 
 
 def _read_variables(spark: SparkSession, plan: ImportPlan) -> _Read:
@@ -227,15 +261,19 @@ def _read_group(spark: SparkSession, plan: ImportPlan) -> _Read:
     read = _Read()
     taken = _taken(_state(spark, plan), ["value"], read)
     state = taken.column("value").combine_chunks()
-    value, timeout = state.field("groupState"), state.field("timeoutTimestamp")
+    value = state.field("groupState")
     read.variables.append(
         ImportedVariable("state", "value", False, nullable_ddl(pa.schema(list(value.type))))
     )
-    # A time-out is over when its time has passed, a timer when it has come; -1 stands for none.
-    timers = pa.array([None if ms is None or ms < 0 else ms + 1 for ms in timeout.to_pylist()], pa.int64())
+    timers = _timers_of(state.field(_TIMEOUT)) if plan.timers else pa.nulls(len(state), pa.int64())
     keys = taken.drop_columns(["value"])
     read.tables.append(keys.append_column("v0", value).append_column(TIMER, timers))
     return read
+
+
+def _timers_of(timeouts: pa.Array) -> pa.Array:
+    """A time-out is over when its time has passed, a timer when it has come; -1 stands for none."""
+    return pa.array([None if ms is None or ms < 0 else ms + 1 for ms in timeouts.to_pylist()], pa.int64())
 
 
 def _with_timers(read: _Read) -> _Read:
@@ -279,7 +317,7 @@ def _recast(column: pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
 def _last_commit(origin: str) -> int:
     try:
         numbers = [int(name) for name in os.listdir(f"{origin}/commits") if name.isdigit()]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         numbers = []
     if not numbers:
         raise CheckpointError(

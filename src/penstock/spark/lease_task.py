@@ -36,6 +36,9 @@ from penstock.version import __version__
 CONNECT_TIMEOUT_S = 20.0
 HEARTBEAT_S = 2.0
 IDLE_FLUSH_S = 0.25
+"""Silence after which a lease uses the pause to write state behind."""
+IDLE_FLUSH_NEXT_S = 0.01
+"""Between two parts of that, as long as some is left: a message waits for one of them at most."""
 NODE_DIRECTORY = "PENSTOCK_NODE_DIRECTORY"
 """Environment variable by which a node's daemon tells its workers of the directory it made."""
 EXECUTOR_ID = "SPARK_EXECUTOR_ID"
@@ -117,17 +120,17 @@ def _serve(sock: socket.socket, offer: LeaseOffer) -> str:
 
 
 def _loop(sock: socket.socket, worker: Worker, send: Send, voice: Voice) -> str:
-    idle = False
+    idle, wait_s = False, IDLE_FLUSH_S
     while True:
-        ready, _, _ = select.select([sock], [], [], None if idle else IDLE_FLUSH_S)
+        ready, _, _ = select.select([sock], [], [], None if idle else wait_s)
         if not ready:
             failed = worker.idle()
             if failed is not None:
                 send(failed)
                 return f"failed: {failed.message}"
-            idle = True
+            idle, wait_s = not worker.is_behind(), IDLE_FLUSH_NEXT_S
             continue
-        idle = False
+        idle, wait_s = False, IDLE_FLUSH_S
         message = messages.decode_to_lease(receive_frame(sock))
         if isinstance(message, messages.End):
             return f"ended: {message.reason}"

@@ -138,6 +138,20 @@ def test_a_relative_path_is_taken_from_the_working_directory() -> None:
     assert check_scheme("checkpoint") == os.path.join(os.getcwd(), "checkpoint")
 
 
+@pytest.mark.parametrize("given", ["~/checkpoint", "~", "~/a b/ü"])
+def test_a_location_below_home_is_written_out(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert check_scheme(given) == os.path.normpath(given.replace("~", "/home/ann"))
+    assert check_scheme(f"./{given}").startswith(os.getcwd()), "a folder of that name"
+
+
+def test_the_home_of_nobody_is_refused() -> None:
+    with pytest.raises(
+        CheckpointError, match="begins with ~nobody_at_all, and the home of that user is not known"
+    ):
+        check_scheme("~nobody_at_all/checkpoint")
+
+
 @pytest.mark.parametrize("scheme", ["s3a:", "s3:", "hdfs:", "dbfs:", "abfss:", "gs:", "wasbs:", "unknown+x:"])
 def test_another_scheme_is_refused_by_name_with_the_fix(scheme: str) -> None:
     with pytest.raises(CheckpointError, match="plain path or file: URI") as caught:

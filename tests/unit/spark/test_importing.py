@@ -40,7 +40,7 @@ class Reader:
 
 def plain(folder: Path, *offsets: str) -> str:
     """The logs of a Spark query with these sources after its first batch."""
-    for name in ("commits", "offsets"):
+    for name in ("commits", "offsets", "state"):
         (folder / name).mkdir(parents=True)
     (folder / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":0}')
     (folder / "offsets/0").write_text("\n".join(['v1\n{"batchWatermarkMs":0}', *offsets]))

@@ -178,3 +178,12 @@ def test_a_checkpoint_in_the_settings_is_a_root_with_a_folder_for_each_query() -
         merge_settings({}, root, "a/b")
     with pytest.raises(DeclarationError, match=r"option\('checkpointLocation', ...\) is required"):
         merge_settings({}, CONF, "sales")
+
+
+def test_a_path_may_begin_with_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    for name in ("checkpointLocation", "path", "journal"):
+        assert find_option(name).read("~/x") == "/home/ann/x"
+        assert find_option(name).read("file:/x/~y") == "file:/x/~y"
+    merged = merge_settings({}, {"spark.penstock.checkpointLocation": "~/root"}, "counts")
+    assert merged["checkpointLocation"] == "/home/ann/root/counts"

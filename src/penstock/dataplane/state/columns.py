@@ -168,6 +168,9 @@ class ColumnState:
             self._write(min(waiting, key=lambda shard: (int(self._dirty_since[shard]), shard)))
         self._shrink()
 
+    def is_behind(self) -> bool:
+        return bool(self._dirty_shards())
+
     # ------------------------------------------------------------------------------------------ shards
 
     def open(self, shard: int, path: str, local_version: int | None) -> bool:

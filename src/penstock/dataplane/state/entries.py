@@ -326,6 +326,9 @@ class EntryState:
             shard = next(iter(self._behind))
             self._flush(shard, self._shards[shard])
 
+    def is_behind(self) -> bool:
+        return bool(self._behind)
+
     def _flush(self, shard: int, owned: OwnedShard) -> None:
         if owned.pending:
             self._pending_entries -= owned.write()

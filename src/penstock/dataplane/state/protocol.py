@@ -111,6 +111,10 @@ class TaskState(Protocol):
         epochs."""
         ...
 
+    def is_behind(self) -> bool:
+        """Whether committed entries are left that `flush` is to write."""
+        ...
+
     def snapshot(self, shard: int) -> pa.RecordBatch:
         """Return all committed entries of a shard (ENTRY_SCHEMA), verified against its digest.
 
