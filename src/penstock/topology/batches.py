@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import OperatorError
-from penstock.raised import bounded, describe_own, function_error, show
+from penstock.raised import bounded, describe_own, function_error
 from penstock.topology.misfits import explain_misfit
 from penstock.topology.returned import shown
 from penstock.topology.rows import bounds_of
 from penstock.topology.type_words import in_sparks_words, type_words
 from penstock.topology.types import ddl_of
 
-_SHOWN, _REASON = 80, 1_000
+_REASON = 1_000
 """Characters of a value, and of why it does not fit."""
 
 
@@ -206,10 +206,6 @@ def _require_no_nulls(array: pa.Array, field: pa.Field, operator: str, path: str
     elif pa.types.is_map(field.type) and len(array):
         first, bounds = bounds_of(array)
         _require_no_nulls(array.items[first : first + bounds[-1]], field.type.item_field, operator, path)
-
-
-def _shown(value: object) -> str:
-    return show(value, _SHOWN)
 
 
 def conform_batch(data: pa.RecordBatch | pa.Table, schema: pa.Schema, operator: str) -> pa.RecordBatch:
