@@ -29,6 +29,7 @@ from penstock.dataplane.records import Batch, Stamp, TaskPart
 from penstock.dataplane.speaking import Speaker
 from penstock.errors import CheckpointError, OperatorError, PenstockError
 from penstock.spark.hearing import level_wanted
+from penstock.spark.hub import HubOver
 from penstock.spark.judging import Turn
 from penstock.spark.leases import reason_in
 from penstock.spark.planned import Planned
@@ -258,6 +259,8 @@ class Ingest:
         _log.warning("the Spark job of source '%s' was cancelled; its ingest starts again.", self._source)
         try:
             self.planned.prepare(self._known())
+        except HubOver:
+            return None
         except PenstockError as error:
             return error
         self.start()
