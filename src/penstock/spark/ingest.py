@@ -30,6 +30,7 @@ from penstock.dataplane.speaking import Speaker
 from penstock.errors import CheckpointError, OperatorError, PenstockError
 from penstock.raised import describe_own, describe_traceback, noting_ctrl_c
 from penstock.spark.hearing import level_wanted
+from penstock.spark.hub import HubOver
 from penstock.spark.judging import Turn
 from penstock.spark.leases import reason_in
 from penstock.spark.planned import Planned
@@ -309,6 +310,8 @@ class Ingest:
             _log.warning("source '%s': %s; its ingest starts again.", self._source, why)
             self.planned.prepare(self._known())
             self.start()
+        except HubOver:
+            return None
         except PenstockError as error:
             return error
         return None

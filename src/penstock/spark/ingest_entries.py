@@ -81,7 +81,10 @@ def are_whole_offsets(logs: Mapping[str, Log], lines: int, data: bytes) -> bool:
         offset = line[named.end() :] if named else line
         told = json.loads(offset) if offset.startswith(b"{") else {}
         reached = told.get("logOffset") if len(told) == 1 else None
-        if isinstance(reached, int) and not logs.get(f"sources/{source}", Log("")).reaches(reached):
+        log = logs.get(
+            f"sources/{source}"
+        )  # None: a source that keeps no log, or a layout that we do not know
+        if isinstance(reached, int) and log is not None and not log.reaches(reached):
             return False
     return True
 
