@@ -382,7 +382,7 @@ def test_a_view_is_what_a_read_gives_however_long(disk: StepDisk, root: str, off
     file.append(bytes(range(256)) * 8_192)
     file.sync()
     file.close()
-    for length in (0, 10, 1 << 20, (1 << 21) - offset, 1 << 22):
+    for length in (0, 10, 1 << 20, (1 << 21) - offset, 1 << 22, None):
         assert bytes(disk.view(path, offset, length)) == disk.read(path, offset, length)
     with pytest.raises(FileNotFoundError):
         disk.view(f"{root}/none", 0, 10)

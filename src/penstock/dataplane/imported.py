@@ -115,8 +115,7 @@ def read_imported_part(
         CorruptFileError: the part is damaged.
     """
     path = paths.imported_part(checkpoint, operator, number)
-    data = disk.view(path, 0, disk.size(path) or 0)
-    table = read_stream(decode_frame(data, FrameKind.EXPORT, path), path)
+    table = read_stream(decode_frame(disk.view(path), FrameKind.EXPORT, path), path)
     if whole:
         check_whole(table, path, 0)
     return table

@@ -180,7 +180,7 @@ def _read_newest(disk: Disk, checkpoint: str) -> paths.LogPart | None:
 def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
     """Read one log part: its base and the records after it. Raises as `read_tail` does."""
     path = paths.log(checkpoint, part)
-    data = read_log(disk, path)
+    data = disk.view(path)  # a part may be long
     scan = scan_frames(data, path)
     frames = list(scan) if data[: len(MAGIC)] == MAGIC else []  # of gigabytes of nothing no byte is looked at
     if frames:
@@ -201,15 +201,6 @@ def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
     tail = [record for frame in frames[1:] for record in _decode_records(frame, path)]
     _check_chains(base, tail, path)
     return LogTail(base, tail, part)
-
-
-def read_log(disk: Disk, path: str) -> bytes | memoryview:
-    """Return all bytes of a log part; many are mapped, not copied.
-
-    Raises:
-        FileNotFoundError: it gave way to a newer one.
-    """
-    return disk.view(path, 0, disk.size(path) or 0)
 
 
 def _decode_base(frame: Frame, path: str) -> records.Base:

@@ -160,7 +160,7 @@ def _torn_tails(disk: Disk, checkpoint: str, tails: list[LogTail]) -> list[Actio
     for tail in tails:  # what looks like damage was not read, and is not here
         assert tail.part is not None
         path = paths.log(checkpoint, tail.part)
-        data = recordlog.read_log(disk, path)
+        data = disk.view(path)
         scan = scan_frames(data, path)
         for _ in scan:
             pass

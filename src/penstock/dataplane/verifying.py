@@ -102,7 +102,7 @@ def _verify_log(disk: Disk, report: Report) -> list[LogTail]:
             continue
         tails.append(tail)
         report.records += len(tail.records)
-        data = recordlog.read_log(disk, path)
+        data = disk.view(path)
         scan = scan_frames(data, path)
         for frame in scan:
             count(report, frame.payload.size)

@@ -98,7 +98,7 @@ class SimCalls:
             data = self._regular(path).data
             return bytes(data[offset:] if length is None else data[offset : offset + length])
 
-    def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
+    def view(self, path: str, offset: int, length: int | None) -> bytes | memoryview:
         return self.read(path, offset, length)
 
     def size(self, path: str) -> int:

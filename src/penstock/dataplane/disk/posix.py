@@ -122,12 +122,15 @@ class PosixCalls:
             return _pread(handle.fd, length, offset)
         return _read_in_pieces(handle.fd, length, offset)
 
-    def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        if length < _MAP_MIN:
+    def view(self, path: str, offset: int, length: int | None) -> bytes | memoryview:
+        if length is not None and length < _MAP_MIN:
             return self.read(path, offset, length)
         handle = self._handle(path)
+        # Of the open file: what a network file system says of a name may be of some time ago.
+        size = os.fstat(handle.fd).st_size
+        length = max(0, size - offset) if length is None else length
         # Past the end of a file a mapping kills the process; a short read is the reader's to tell.
-        if os.fstat(handle.fd).st_size < offset + length:
+        if length < _MAP_MIN or size < offset + length:
             return self.read(path, offset, length)
         before = offset % mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(handle.fd, before + length, access=mmap.ACCESS_READ, offset=offset - before)

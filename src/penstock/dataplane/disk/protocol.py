@@ -132,7 +132,7 @@ class Disk(Protocol):
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """Return the bytes from ``offset``, fewer where the file ends. Raises ``FileNotFoundError``."""
 
-    def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
+    def view(self, path: str, offset: int = 0, length: int | None = None) -> bytes | memoryview:
         """As ``read``, for files that only grow: many bytes may be mapped, not copied. Raises ``FileNotFoundError``."""
 
     def size(self, path: str) -> int | None:
@@ -177,7 +177,7 @@ class Calls(Protocol):
 
     def read(self, path: str, offset: int, length: int | None) -> bytes: ...
 
-    def view(self, path: str, offset: int, length: int) -> bytes | memoryview: ...
+    def view(self, path: str, offset: int, length: int | None) -> bytes | memoryview: ...
 
     def size(self, path: str) -> int: ...
 

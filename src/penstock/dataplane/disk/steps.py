@@ -116,7 +116,7 @@ class StepDisk:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         return self._step(Step.READ, path, self._calls.read, path, offset, length, expect=FileNotFoundError)
 
-    def view(self, path: str, offset: int, length: int) -> bytes | memoryview:
+    def view(self, path: str, offset: int = 0, length: int | None = None) -> bytes | memoryview:
         return self._step(Step.READ, path, self._calls.view, path, offset, length, expect=FileNotFoundError)
 
     def size(self, path: str) -> int | None:
