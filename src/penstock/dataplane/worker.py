@@ -275,6 +275,11 @@ class Worker:
                 f"source '{task.spec.name}' failed for rows {start} to {end}: {type(error).__name__}: {error}"
             ) from error
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        if not isinstance(table, pa.Table):
+            raise OperatorError(
+                f"source '{task.spec.name}' made a {type(table).__name__} for rows {start} to {end}; its function returns a "
+                f"pyarrow.RecordBatch or Table with the columns {', '.join(map(repr, task.spec.schema.names))}."
+            )
         if table.num_rows != end - start:
             raise OperatorError(
                 f"source '{task.spec.name}' was asked for {end - start} rows and made {table.num_rows}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from penstock.dataplane.state.misuse import Misused, MisusedValue, refuse_assignment, refuse_subscript
+from penstock.dataplane.state.misuse import refuse_assignment, refuse_subscript, with_words
 from penstock.topology.states import TIMER_NAMES
 
 FIRST_LOAD: Final = 1024
@@ -100,7 +100,7 @@ class KeyState:
         return made
 
 
-class ValueHandle(MisusedValue):
+class ValueHandle:
     """One value per key."""
 
     __slots__ = ("_changed", "_column", "_entry", "_hash", "_shard", "_value")
@@ -155,10 +155,9 @@ class CopyingValueHandle(ValueHandle):
         return None if self._value is None else self._column.copy(self._value)
 
 
-class MapHandle(Misused):
+class MapHandle:
     """A map per key. Iteration is in key order: it does not depend on what happened to be in memory."""
 
-    KIND = "MapState"
     __slots__ = ("_absent", "_column", "_complete", "_data", "_dirty", "_prefix", "_shard", "_started")
 
     def __init__(self, column: StateColumn, shard: int, prefix: bytes, complete: bool) -> None:
@@ -336,10 +335,9 @@ class CopyingMapHandle(MapHandle):
         return [(key, self._column.copy(value)) for key, value in super().items()]
 
 
-class ListHandle(Misused):
+class ListHandle:
     """A list per key; appending to it does not load it."""
 
-    KIND = "ListState"
     __slots__ = ("_changed", "_column", "_hashes", "_items", "_prefix", "_shard", "_stored", "_tail")
 
     def __init__(self, column: StateColumn, shard: int, prefix: bytes, empty: bool) -> None:
@@ -421,3 +419,10 @@ class ListHandle(Misused):
             self._items = stored + self._tail
             self._tail = []
         return self._items
+
+
+for _kind, _called in (
+    (ValueHandle, "ValueState"), (CopyingValueHandle, "ValueState"), (ListHandle, "ListState"), (MapHandle, "MapState"),
+    (CopyingMapHandle, "MapState"),
+):  # fmt: skip
+    with_words(_kind, _called)
