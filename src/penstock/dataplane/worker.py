@@ -277,8 +277,8 @@ class Worker:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if not isinstance(table, pa.Table):
             raise OperatorError(
-                f"source '{task.spec.name}' made a {type(table).__name__} for rows {start} to {end}; its function returns a "
-                f"pyarrow.RecordBatch or Table with the columns {', '.join(map(repr, task.spec.schema.names))}."
+                f"source '{task.spec.name}' made a {type(table).__name__} for rows {start} to {end}; its function returns "
+                f"a pyarrow.RecordBatch or Table with the columns {', '.join(map(repr, task.spec.schema.names))}."
             )
         if table.num_rows != end - start:
             raise OperatorError(
