@@ -33,6 +33,7 @@ from penstock.dataplane.disk import PosixDisk, Step
 from penstock.dataplane.frames import FrameKind, decode_frame
 from penstock.dataplane.recordlog import frame_bytes
 from penstock.spark import starting
+from penstock.spark.session import PenstockWarning
 from penstock.testing.faults import FaultPlan, fail
 
 if TYPE_CHECKING:
@@ -178,6 +179,59 @@ def test_a_source_that_raises_is_named_with_its_rows(spark: SparkSession, tmp_pa
     source = penstock.generate(make, schema=SALES, rate=4000, name="sales", limit=ROWS)
     named = ("'sales'", "rows", "LookupError: no such page")
     fail_then_mend(spark, tmp_path, apply(number_rows, source), named, penstock.OperatorError)
+
+
+def test_the_view_and_the_table_of_a_failed_query_name_the_failure(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(key: Any, rows: list[Any], state: Any) -> list[tuple[int]]:
+        if any(row.id >= BAD for row in rows):
+            raise ZeroDivisionError("of course")
+        return [(row.id,) for row in rows]
+
+    stream = sales(ROWS).groupBy("customer").apply_rows(broken, schema="id long", name="numbered", shards=16)
+    writer = (
+        stream.writeStream.format("memory").queryName("failed_sales").option("checkpointLocation", tmp_path)
+    )
+    query = writer.start(spark)
+    wait_until(lambda: not query.isActive, seconds=60)
+    told = capfd.readouterr().err
+    assert told.count("query failed_sales has failed: operator 'numbered' failed") == 1
+    assert told.count("ZeroDivisionError: of course\n") == 2, (
+        "the sentence, and the last line of one traceback"
+    )
+    for ask in ("select * from failed_sales", "select count(*) from failed_sales"):
+        with pytest.raises(
+            Exception, match=r"query failed_sales has failed: operator 'numbered'.*query.table\(\)"
+        ):
+            spark.sql(ask).collect()
+    with pytest.warns(
+        PenstockWarning, match="failed_sales has failed, and these are the rows that reached its sink"
+    ):
+        assert query.table().num_rows <= ROWS
+    with pytest.raises(penstock.QueryError, match="of course") as raised:
+        query.awaitTermination()
+    assert "Traceback" not in str(raised.value) + str(raised.value.__cause__)
+    assert "test_bad_input" in str(query.exception()), "the handle keeps the traceback"
+    spark.catalog.dropTempView("failed_sales")
+
+
+def test_a_function_that_cannot_be_sent_is_refused_before_there_is_a_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def broken(key: Any, rows: list[Any], state: Any) -> Any:
+        return spark.range(3).collect()
+
+    frame = spark.range(3)
+    for function, variable in ((broken, "spark"), (lambda key, rows, state: frame.collect(), "frame")):
+        with pytest.raises(
+            penstock.DeclarationError,
+            match=rf"operator 'numbered': .* uses '{variable}', a pyspark.*from_dataframe",
+        ):
+            apply(function).writeStream.format("noop").option("checkpointLocation", tmp_path / "c").start(
+                spark
+            )
+    assert not (tmp_path / "c").exists()
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------

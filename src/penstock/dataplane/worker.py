@@ -288,7 +288,8 @@ class Worker:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if not isinstance(table, pa.Table):
             raise OperatorError(
-                f"source '{task.spec.name}' made a {type_name(batch)}; its function must return a pyarrow.RecordBatch."
+                f"source '{task.spec.name}' made a {type_name(table)} for rows {start} to {end}; its function returns "
+                f"a pyarrow.RecordBatch or Table with the columns {', '.join(map(repr, task.spec.schema.names))}."
             )
         if table.num_rows != end - start:
             raise OperatorError(

@@ -21,7 +21,8 @@ from penstock.errors import PenstockError, SessionError, StorageError
 from penstock.spark.hub import HubOver
 from penstock.spark.leases import CONNECT_TIMEOUT_S, JobOver, LeaseOffice, Stuck, describe_lease
 from penstock.spark.session import is_alive
-from penstock.spark.slots import nodes, slots_of_nodes, usable_slots
+from penstock.spark.slots import is_local, nodes, slots_of_nodes, usable_slots
+from penstock.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -246,10 +247,13 @@ class Chores:
         if over.served:
             return
         self.lease_failures += 1
-        if self.lease_failures >= MAX_LEASE_FAILURES and not self._shell.engine.stopping:
+        # Where there is one node, what cannot be imported now never can.
+        hopeless = is_local(self._spark) and " cannot import " in over.reason
+        if (hopeless or self.lease_failures >= MAX_LEASE_FAILURES) and not self._shell.engine.stopping:
             self._shell.engine.fail(
                 SessionError(
-                    f"{self.lease_failures} leases in a row ended before they could work; the last one: {over.reason}"
+                    f"{counted(self.lease_failures, 'lease')} in a row ended before they could work; the last one: "
+                    f"{over.reason}"
                 )
             )
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,10 @@ def brief(error: PenstockError) -> str:
 
 
 def _notes(error: PenstockError) -> list[str]:
+    """What else is known of an error: the task's traceback, or that of a function that was called on the driver."""
+    cause = error.__cause__
+    if cause is not None and not isinstance(cause, PenstockError):
+        return ["".join(traceback.format_exception(cause)).rstrip()]
     return [one.rstrip() for one in getattr(error, "__notes__", []) if one]
 
 

@@ -108,6 +108,10 @@ def check_session(spark: SparkSession) -> None:
             setting that leases cannot live with (dynamic allocation, worker idle time-outs, a limit on Python
             address space).
     """
+    if type(spark).__module__.startswith("pyspark") and type(spark).__name__ != "SparkSession":
+        raise SessionError(
+            f"start(spark) takes a SparkSession, not a {type(spark).__name__}; leave it out, or call penstock.session()."
+        )
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise SessionError(f"Penstock cannot run on a Spark Connect session: {_CONNECT_REASON}.")
     if not is_alive(spark):

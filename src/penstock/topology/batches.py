@@ -176,7 +176,7 @@ def _misfit(values: Sequence[Any], field: pa.Field, operator: str, error: Except
             pa.array(_prepare([value], field.type), field.type)
         except (pa.ArrowException, AttributeError, OverflowError, TypeError, ValueError) as own:
             return OperatorError(
-                f"operator {operator!r} returned {shown(value)} ({getattr(value, 'KIND', type(value).__name__)}) in column "
+                f"operator {operator!r} returned {shown(value)} ({type(value).__name__}) in column "
                 f"{field.name!r} of row {at}, which does not fit {ddl_of(field.type)}: "
                 f"{explain_misfit(value, field.type) or _reason(own)}"
             )

@@ -72,6 +72,20 @@ def test_a_log_on_standard_error_is_enough(bare: logging.Logger, capsys: pytest.
     assert reaches_stderr(logging.getLogger("penstock.below"))
 
 
+def test_the_traceback_of_a_function_on_the_driver_is_told_too(
+    bare: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        raise KeyError("nope")
+    except KeyError as cause:
+        error = OperatorError("the sink's function failed")
+        error.__cause__ = cause
+    outcry = Outcry("mine")
+    outcry.tell(error)
+    assert capsys.readouterr().err.count("KeyError: 'nope'") == 1
+    assert outcry.as_raised(error).__cause__ is not error
+
+
 def test_a_handler_that_raises_does_not_keep_the_query_from_ending(bare: logging.Logger) -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

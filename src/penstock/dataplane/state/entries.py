@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,6 +40,11 @@ _FIRST_SHARED: Final = 201
 _KEPT_RATIO: Final = 0.8
 _MAX_PENDING: Final = 1 << 18
 _PENDING_BYTES: Final = 64  # an estimate: most are newer values of entries that are counted already
+
+
+_SET_USED: Final = vars(KeyState)["_used"].__set__
+_SET_SETTLED: Final = vars(KeyState)["_settled"].__set__
+"""What sets a slot without asking the class, for many states at a time."""
 
 
 class EntryState:
@@ -98,11 +105,9 @@ class EntryState:
             self._load([key for key, state in zip(keys, found, strict=True) if state is None], shard, owned)
             found = [cache[key] for key in keys]
         states: list[KeyState] = found  # type: ignore[assignment]
-        touched = self._touched
-        for state in states:
-            if state._used != clock:
-                put(state, "_used", clock)
-                touched.append(state)
+        fresh = [state for state in states if state._used != clock]
+        deque(map(_SET_USED, fresh, repeat(clock)), maxlen=0)
+        self._touched.extend(fresh)
         return states
 
     def settle(self, states: list[KeyState]) -> None:
@@ -114,8 +119,7 @@ class EntryState:
         for column in self._columns:
             column.collect(states, self._settled.changes)
         self._weigh(states)
-        for state in states:
-            put(state, "_settled", self._clock)
+        deque(map(_SET_SETTLED, states, repeat(self._clock)), maxlen=0)
 
     def roll_back(self, state: KeyState, key: bytes) -> None:
         """Forget what was changed in a state since it was last settled; it holds what is committed, or what this epoch has

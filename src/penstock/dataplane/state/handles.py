@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from penstock.dataplane.state.misuse import Misused, MisusedValue, refuse_assignment, refuse_subscript
+from penstock.dataplane.state.misuse import Misused, MisusedValue, refuse_assignment, refuse_subscript, with_words
 from penstock.dataplane.state.normal import Misfit, Normal, is_missing
 from penstock.errors import OperatorError
 from penstock.topology.states import TIMER_NAMES
@@ -120,7 +120,7 @@ class KeyState:
         return made
 
 
-class ValueHandle(MisusedValue):
+class ValueHandle:
     """One value per key."""
 
     __slots__ = ("_changed", "_column", "_entry", "_hash", "_shard", "_value")
@@ -184,10 +184,9 @@ class CopyingValueHandle(ValueHandle):
         return None if self._value is None else self._column.copier(self._value)  # type: ignore[misc]
 
 
-class MapHandle(Misused):
+class MapHandle:
     """A map per key. Iteration is in key order: it does not depend on what happened to be in memory."""
 
-    KIND = "MapState"
     __slots__ = ("_absent", "_column", "_complete", "_data", "_dirty", "_prefix", "_shard", "_started")
 
     def __init__(self, column: MapStateColumn, shard: int, prefix: bytes, complete: bool) -> None:
@@ -383,10 +382,9 @@ class CopyingMapHandle(MapHandle):
         return self._column.copier(value)  # type: ignore[misc]
 
 
-class ListHandle(Misused):
+class ListHandle:
     """A list per key; appending to it does not load it."""
 
-    KIND = "ListState"
     __slots__ = ("_changed", "_column", "_hashes", "_items", "_prefix", "_shard", "_stored", "_tail")
 
     def __init__(self, column: StateColumn, shard: int, prefix: bytes, empty: bool) -> None:
@@ -478,3 +476,10 @@ class ListHandle(Misused):
             self._items = stored + self._tail
             self._tail = []
         return self._items
+
+
+for _kind, _called in (
+    (ValueHandle, "ValueState"), (CopyingValueHandle, "ValueState"), (ListHandle, "ListState"), (MapHandle, "MapState"),
+    (CopyingMapHandle, "MapState"),
+):  # fmt: skip
+    with_words(_kind, _called)

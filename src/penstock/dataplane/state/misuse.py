@@ -4,10 +4,13 @@ libraries, or assigned to. Costs nothing where they are used as they are meant.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from penstock.topology.returned import shown
+
+T = TypeVar("T")
 
 _INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
     "ValueState": {
@@ -35,43 +38,41 @@ _INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-class Misused:
-    """What a handle has beside its methods: words for those it has not."""
+class _Absent:
+    """Stands in a class for a method that it has not; says what it has instead. `hasattr` finds nothing."""
 
-    __slots__ = ()
-    KIND = "ValueState"
+    def __init__(self, kind: str, name: str, instead: str) -> None:
+        self._told = f"a {kind} has no {name!r}; use {instead}"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):
-            raise AttributeError(f"a {self.KIND} has no {name!r}")
-        instead = _INSTEAD[self.KIND].get(name)
-        methods = ", ".join(
-            one for one in dir(type(self)) if one[0] != "_" and one not in ("KIND", "changed")
-        )
-        raise AttributeError(
-            f"a {self.KIND} has no {name!r}; " + (f"use {instead}" if instead else f"it has {methods}")
-        )
+    def __get__(self, owner: object, kind: type | None = None) -> NoReturn:
+        raise AttributeError(self._told)
 
 
-def _refuse(self: Any, *_: object) -> NoReturn:
+def _operation(self: Any, *_: object) -> NoReturn:
     name = self._column.name
     raise TypeError(
         f"state {name!r} is a ValueState and no value; read it with state.{name}.get(), which is None at first"
     )
 
 
-class MisusedValue(Misused):
-    """As `Misused`, and no operand: arithmetic with the state itself is refused by name."""
-
-    __slots__ = ()
-
-
 _OPERATIONS: Final = (
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow lt le gt ge neg abs int float "
     "index iter contains getitem setitem"
 )
-for _operation in _OPERATIONS.split():
-    setattr(MisusedValue, f"__{_operation}__", _refuse)
+
+
+def with_words(kind: type[T], called: str) -> None:
+    """Let a class of handles say what to write where it is used as it cannot be, and call it as users do.
+
+    Not by `__getattr__`, which would make every access to its attributes slower.
+    """
+    for name, instead in _INSTEAD[called].items():
+        if not hasattr(kind, name):
+            setattr(kind, name, _Absent(called, name, instead))
+    if called == "ValueState":
+        for name in _OPERATIONS.split():
+            setattr(kind, f"__{name}__", _operation)
+    kind.__name__ = called
 
 
 def refuse_assignment(name: str, value: object, is_declared: bool) -> NoReturn:
@@ -102,14 +103,19 @@ def refuse_subscript(name: object) -> NoReturn:
 
 def hint_for(error: BaseException) -> str:
     """Return what is probably meant by an error that Python words without knowing of rows and states; else nothing."""
-    told = str(error) if isinstance(error, TypeError | KeyError) else ""
-    return next((f" ({hint})" for words, hint in _HINTS if words in told), "")
+    if type(error) is not TypeError:
+        return ""
+    told = str(error)
+    return next((f" ({hint})" for words, hint in _HINTS if words.search(told)), "")
 
 
 _HINTS: Final = (
     (
-        "tuple indices must be integers or slices, not str",
+        re.compile("^tuple indices must be integers or slices, not str"),
         "a column of a row is row.amount, and not row['amount']",
     ),
-    ("'NoneType'", "get() of a state is None until the first update(...): write state.total.get() or 0"),
+    (
+        re.compile("^unsupported operand .*'NoneType'|not supported between .*'NoneType'"),
+        "a state is None until its first update(...), and so is a null column: write state.total.get() or 0",
+    ),
 )
