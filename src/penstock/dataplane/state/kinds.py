@@ -25,7 +25,6 @@ from penstock.dataplane.state.handles import (
 from penstock.dataplane.state.sealing import NO_HASH, entry_hashes
 from penstock.dataplane.state.values import MAX_VALUE_BYTES, ValueCodec
 from penstock.errors import OperatorError
-from penstock.topology.type_words import type_words
 
 _PACK_LENGTH: Final = struct.Struct(">H").pack
 _PACK_INDEX: Final = struct.Struct(">Q").pack
@@ -155,9 +154,7 @@ class Column:
         fitted = self.codec.encode_all(values)
         if fitted is None:
             at, reason = self.codec.first_misfit(values)
-            raise self._misfit(
-                prefixes[at], f"{values[at]!r:.200} is no {type_words(self.codec.type)}", reason
-            )
+            raise self._misfit(prefixes[at], f"{values[at]!r:.200} is no {self.codec.type}", reason)
         sizes = list(map(len, fitted[1]))
         if sizes and max(sizes) > MAX_VALUE_BYTES:
             size = max(sizes)

@@ -19,7 +19,6 @@ import pyarrow as pa
 from penstock.errors import CheckpointError, OperatorError
 from penstock.topology.batches import rows_to_batch
 from penstock.topology.rows import python_type
-from penstock.topology.type_words import type_words
 from penstock.topology.types import ddl_of
 
 MAX_VALUE_BYTES: Final = 16 << 20
@@ -63,7 +62,7 @@ class ValueCodec:
                 with suppress(msgspec.MsgspecError):
                     return self._decoder.decode(self._encoder.encode(self._grown.decode(raw)))
             raise CheckpointError(
-                f"stored state is no {type_words(self.type)} ({error}); the checkpoint is of another topology"
+                f"stored state is no {self.type} ({error}); the checkpoint is of another topology"
             ) from error
 
     def copy(self, value: Any) -> Any:

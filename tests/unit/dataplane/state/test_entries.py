@@ -498,8 +498,8 @@ def test_a_value_read_from_state_cannot_change_it_in_place(world: World) -> None
         (lambda key: key.book.updateValue(1, (1.0,)), "is no struct"),
         (lambda key: key.book.updateValue(1, {"price": 1.0, "prize": 2}), "no field 'prize'"),
         (lambda key: key.book.updateValue(1, None), "None is no struct"),
-        (lambda key: key.book.updateValue("one", (1.0, 1)), "'one' is no map key of type int64"),
-        (lambda key: key.book.updateValue(2**63, (1.0, 1)), "is no map key of type int64"),
+        (lambda key: key.book.updateValue("one", (1.0, 1)), "'one' is no map key of type bigint"),
+        (lambda key: key.book.updateValue(2**63, (1.0, 1)), "is no map key of type bigint"),
         (lambda key: key.tags.updateValue("x", [1, "two"]), "is no array<int>"),
     ],
 )
