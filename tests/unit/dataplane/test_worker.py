@@ -157,7 +157,9 @@ def test_messages_travel_unchanged(station: Station) -> None:
         messages.decode_to_lease(messages.encode(answer))
 
 
-def test_a_pause_writes_behind_until_nothing_is_left(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_writes_behind_until_nothing_is_left(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each call writes a part only, so that a message never waits for more; the lease calls as long as some is left."""
     monkeypatch.setattr("penstock.dataplane.worker.FLUSH_IDLE_S", -1.0)  # a flush has time for nothing
     station.feed(50)
