@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,14 +38,18 @@ def was_given_back(checkpoint: Path) -> bool:
     return heartbeat is not None and heartbeat.released
 
 
-def test_ctrl_c_ends_a_program_in_order(run: Run) -> None:
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_ends_a_program_in_order_and_in_one_line(run: Run, presses: int) -> None:
     with ending(Program(run)) as program:
         program.start_python()
         program.await_rows()
-        os.killpg(program.process.pid, signal.SIGINT)
+        for _ in range(presses):
+            os.killpg(program.process.pid, signal.SIGINT)
+            time.sleep(0.2)
         assert program.process.wait(30) == -signal.SIGINT
         program.check_nothing_left()
-        assert "KeyboardInterrupt" in program.said()
+        said = program.said()
+        assert said.count("penstock: interrupted.") == 1 and "Traceback" not in said, said
         assert was_given_back(run.checkpoint)
 
 

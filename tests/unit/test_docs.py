@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,16 @@ def test_the_page_on_sinks_starts_what_it_shows(
     run_page("docs/sinks.md", stand_ins)
     assert {one.sink for one in started} == {"foreachBatch", "foreach_arrow", "parquet"}
     assert [one.name for declared in started for one in declared.also] == ["large"]
+
+
+def test_the_extras_that_the_tutorial_names_bring_what_it_runs() -> None:
+    text = text_of("docs/tutorial.md")
+    (named,) = re.findall(r"pip install 'penstock\[([\w,]+)\]'", text)
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    brought = {re.split(r"[<>=!\[]", one)[0] for extra in named.split(",") for one in extras[extra]}
+    tools = set(re.findall(r"python -m (\w+)", text)) - {"venv"}
+    tools |= {"pandas"} if "to_pandas" in text else set()
+    assert tools == {"pandas", "pytest"} <= brought
 
 
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 import sys
 from dataclasses import dataclass, field
@@ -125,6 +126,9 @@ def serve(order: Order) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # it reaches this process too, and it is the bench that says so
     try:
         serve(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order))
     except (OSError, WireError):

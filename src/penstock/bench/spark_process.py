@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -251,6 +252,7 @@ def serve(requests: IO[bytes], answer: Callable[[bytes], None]) -> None:
         try:
             if request["call"] == "session":
                 spark = spark_peer.session(**request["arguments"])
+                _die_silently()  # Spark has set a handler
                 result: Any = spark_peer.java_version(spark)
             else:
                 result = spark_peer.call(spark, request["call"], request["arguments"], request["quick_files"])
@@ -261,11 +263,17 @@ def serve(requests: IO[bytes], answer: Callable[[bytes], None]) -> None:
         spark.stop()
 
 
+def _die_silently() -> None:
+    """Ctrl-C reaches this process too, and it is the bench that says so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def main() -> None:
     """Serve on standard input and output; what Spark and its workers print goes to the file that was named.
 
     Progress still goes to standard error, which is worth reading only without the rest.
     """
+    _die_silently()
     noise, out = int(sys.argv[1]), os.dup(1)
     sys.stderr = os.fdopen(os.dup(2), "w")
     os.dup2(noise, 1)

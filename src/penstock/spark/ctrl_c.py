@@ -117,4 +117,5 @@ def _is_replaceable(handler: Any) -> bool:
 
 def _is_interactive() -> bool:
     """Whether a person sits at a prompt, which goes on after Ctrl-C."""
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or (shell is not None and shell() is not None)

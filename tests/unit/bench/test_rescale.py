@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from penstock.bench import rescale, rescale_cores, rescale_runs
-from penstock.bench.changing import Change, longest_gap_s
+from penstock.bench.changing import Change, ChangeError, longest_gap_s
 from penstock.bench.result import BenchResult, UnknownPart
 from penstock.control.apply.actuator import Outcome
 from penstock.dataplane.latency import Latency
@@ -94,3 +97,53 @@ def test_the_ratio_stands_for_one_size_and_the_others_stand_beside_it() -> None:
 
 def test_the_full_form_has_sizes_of_state_that_the_quick_one_has_no_time_for() -> None:
     assert {*rescale.parts_of(False)} - {*rescale.parts_of(True)} == {"cores-128mb", "cores-1gb"}
+
+
+def calm_of(pace_s: float, state: list[int], waiting: int) -> rescale_runs.Calm:
+    calm = rescale_runs.Calm(pace_s)
+    for size in state:
+        calm.look(size, waiting)
+    return calm
+
+
+LOOKS = rescale_runs.CALM_LOOKS + 1
+
+
+def test_rows_that_gather_between_two_paced_epochs_are_no_unrest() -> None:
+    a_pace_of_rows = int(rescale_runs.ROWS_PER_S * rescale.PACED_S)
+    still = [4 << 20] * LOOKS
+    assert calm_of(rescale.PACED_S, still, a_pace_of_rows + 150).unrest(0) == ""
+    assert "450 rows waited where 150 may" in calm_of(0.0, still, 450).unrest(0)
+    assert "rows waited" in calm_of(rescale.PACED_S, still, 3 * a_pace_of_rows).unrest(0)
+
+
+def test_what_is_not_calm_is_named() -> None:
+    growing = [(4 << 20) + at * 40_960 for at in range(LOOKS)]
+    assert calm_of(0.5, growing, 0).unrest(0).startswith("state grew by 327,680 of ")
+    assert calm_of(0.5, growing, 0).unrest(3).endswith("3 snapshots were due")
+    assert calm_of(0.5, growing[:3], 0).unrest(0) == "no look was long enough"
+
+
+def test_a_measurement_that_fails_leaves_its_reason_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The part ends with what it has, whichever number of upstream executors finds no calm."""
+
+    @contextmanager
+    def loaded(held: object, cores: int, upstream: int = 1, **options: object) -> Iterator[int]:
+        if upstream == 8:
+            raise ChangeError("the query was not calm within 90 s: 3 snapshots were due.")
+        yield upstream
+
+    monkeypatch.setattr(rescale, "loaded", loaded)
+    monkeypatch.setattr(
+        rescale, "_measure_moves", lambda result, name, *_: result.add_figures(**{f"{name}_ms": 1.0})
+    )
+    result = BenchResult("rescale", {})
+    result.figures["x_32_upstream_problem"] = "of an earlier run"
+    rescale._measure_upstream(result, "x", rescale.Effort.of(True), lambda query: None)
+    assert result.figures == {
+        "x_1_upstream_ms": 1.0,
+        "x_8_upstream_problem": "the query was not calm within 90 s: 3 snapshots were due.",
+        "x_32_upstream_ms": 1.0,
+    }

@@ -155,3 +155,16 @@ def test_messages_travel_unchanged(station: Station) -> None:
     assert messages.decode_from_lease(messages.encode(answer)) == answer
     with pytest.raises(msgspec.MsgspecError):
         messages.decode_to_lease(messages.encode(answer))
+
+
+def test_a_pause_writes_behind_until_nothing_is_left(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call writes a part only, so that a message never waits for more; the lease calls as long as some is left."""
+    monkeypatch.setattr("penstock.dataplane.worker.FLUSH_IDLE_S", -1.0)  # a flush has time for nothing
+    station.feed(50)
+    station.step()
+    station.worker.handle(messages.Commit("fold", 0, 1))
+    assert station.worker.is_behind() and station.worker.idle() is None and station.worker.is_behind()
+    monkeypatch.setattr("penstock.dataplane.worker.FLUSH_IDLE_S", 1.0)
+    assert station.worker.idle() is None and not station.worker.is_behind()

@@ -47,17 +47,17 @@ def start(tmp_path: Path, stop_s: float, how: str) -> subprocess.Popen[str]:
     app = tmp_path / "app.py"
     app.write_text(APP)
     run = ["-m", "penstock.cli.main", "run"] if how == "run" else []
-    command = [sys.executable, *run, str(app), str(stop_s), "await" if how != "run" else "leave"]
+    command = [sys.executable, *run, str(app), str(stop_s), "await" if how == "script" else "leave"]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )
 
 
-def press(process: subprocess.Popen[str], *gaps_s: float) -> tuple[str, str]:
+def press(process: subprocess.Popen[str], *gaps_s: float, awaited: str = "running") -> tuple[str, str]:
     """Press Ctrl-C so many times once the query runs; return what was said."""
     assert process.stdout is not None
     try:
-        assert process.stdout.readline() == "running\n"
+        assert process.stdout.readline() == f"{awaited}\n"
         for gap_s in gaps_s:
             time.sleep(gap_s)
             process.send_signal(signal.SIGINT)
@@ -76,6 +76,12 @@ def test_it_ends_in_one_line_with_the_queries_stopped_in_order(
     assert said == ("stopping\nstopped in order\n", "penstock: interrupted.\n")
     # A shell says 130 to both: an interrupted script dies of the signal, as Python has it.
     assert process.returncode in ((130,) if how == "run" else (-signal.SIGINT, 130))
+
+
+def test_a_program_that_is_ending_by_itself_stops_its_queries_all_the_same(tmp_path: Path) -> None:
+    process = start(tmp_path, 0.6, "ending")
+    assert press(process, 0.1, 0.1, awaited="stopping") == ("stopped in order\n", "")
+    assert process.returncode == 0
 
 
 def test_who_will_not_wait_presses_again_later(tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from penstock.dataplane.state.misuse import Misused, MisusedValue, refuse_assignment, refuse_subscript, with_words
+from penstock.dataplane.state.misuse import (
+    refuse_assignment,
+    refuse_subscript,
+    with_words,
+)
 from penstock.dataplane.state.normal import Misfit, Normal, is_missing
 from penstock.errors import OperatorError
 from penstock.topology.states import TIMER_NAMES

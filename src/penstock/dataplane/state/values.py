@@ -16,7 +16,6 @@ import pyarrow as pa
 from penstock.dataplane.state.held import grown_struct, held_type
 from penstock.dataplane.state.normal import Normal, copier_of, normal_of
 from penstock.errors import CheckpointError
-from penstock.topology.type_words import type_words
 from penstock.topology.types import ddl_of
 
 MAX_VALUE_BYTES: Final = 16 << 20
@@ -54,7 +53,7 @@ class ValueCodec:
                 with suppress(msgspec.MsgspecError):
                     return self._decoder.decode(self._encoder.encode(self._grown.decode(raw)))
             raise CheckpointError(
-                f"stored state is no {type_words(self.type)} ({error}); the checkpoint is of another topology"
+                f"stored state is no {self.type} ({error}); the checkpoint is of another topology"
             ) from error
 
     def encode_all(self, values: list[Any]) -> list[bytes]:
