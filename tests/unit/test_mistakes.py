@@ -225,7 +225,7 @@ DECLARED: list[tuple[Mistake, str]] = [
     (lambda: BY_USER.agg({"amount": "sum"}), r"agg\(...\) takes aggregates such as penstock.sum\('amount'\)"),
     (lambda: BY_USER.agg(penstock.sum("amout")), r"aggregates column 'amout', which is not among its input's columns"),
     (lambda: TIMES.groupBy(penstock.window("ts", "10 minuts"), "user"), r"'10 minuts' is no duration; write one as"),
-    (lambda: SALES.withWatermark("amount", "1 minute"), r"column 'amount' is of type int64, and event time is a timestamp"),
+    (lambda: SALES.withWatermark("amount", "1 minute"), r"column 'amount' is of type bigint, and event time is a timestamp"),
     (lambda: SALES.writeStream.declare(), r"'sales' has no sink; call format"),
     (lambda: SALES.writeStream.format("noop").declare(), r"option\('checkpointLocation', ...\) is required"),
     (lambda: SALES.writeStream.option("checkpointLocation", " "), r"must be a path"),

@@ -18,14 +18,18 @@ import pytest
 from penstock.spark import ctrl_c
 
 APP = """
-import atexit, sys, threading, time
+import atexit, contextlib, sys, threading, time
 from penstock.spark import ctrl_c
 from penstock.spark.running import remember
 
 ctrl_c.take_over()
 
+class Outcry:
+    waiting = contextlib.nullcontext
+
 class Query:
     isActive = True
+    _outcry = Outcry()
     def exception(self):
         return None
     def awaitTermination(self, timeout=None):

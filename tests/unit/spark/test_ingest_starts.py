@@ -60,7 +60,12 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 def make(checkpoint: str, spark: FakeSpark) -> Ingest:
     claim = recordlog.claim_generation(PosixDisk(), checkpoint, WHO)
-    shell: Any = SimpleNamespace(opened=SimpleNamespace(checkpoint=checkpoint, claim=claim), label="q")
+    shell: Any = SimpleNamespace(
+        opened=SimpleNamespace(checkpoint=checkpoint, claim=claim),
+        label="q",
+        hub=SimpleNamespace(ask=lambda question: question()),
+        engine=SimpleNamespace(chains={"orders": SimpleNamespace(batch=None)}),
+    )
     return Ingest(shell, "orders", spark, pa.schema([("n", pa.int64())]), None)
 
 
