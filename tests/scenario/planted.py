@@ -21,7 +21,7 @@ class Planted:
     changes: Changes = field(default_factory=dict)
     driver: Callable[[Any], type] | None = None
     turn: int | None = None
-    """Which kind of weather to hunt in (see `weather_of`), None for all in turn."""
+    """Which kind of weather to hunt in (see `weather_of`), None for all in turn; of a timed one, the first seed."""
     every: int = 4
     timed: bool = False
     """Whether it is hunted in storms over watermarks in a row, whose oracle is arithmetic."""
@@ -39,7 +39,8 @@ def hunt(bug: Planted, seeds: int = SEEDS) -> Found:
     with mutated(bug.changes):
         if bug.timed:
             timelines: Any = importlib.import_module("penstock.sim.timelines")
-            told = ((seed, timelines.storm(seed)) for seed in range(seeds))
+            chosen = range(bug.turn or 0, (bug.turn or 0) + seeds)
+            told = ((seed, timelines.storm(seed)) for seed in chosen)
             return next((Found(bug.name, *one) for one in told if one[1]), Found(bug.name, None, None))
         protocol: Any = importlib.import_module("penstock.sim.protocol")
         inprocess: Any = importlib.import_module("penstock.sim.inprocess")
@@ -279,20 +280,24 @@ PLANTED = (
         "an event time counts though rows further up are not through",
         {FRONTIER: [("tracks.upstream[given.edge]\n", "frozenset()\n")]},
         timed=True,
+        turn=3,
     ),
     Planted(
         "rows of a producer epoch that was cut count as all of its rows",
         {FRONTIER: [("{key.chain: at[key].epoch + (at[key].row > 0)}", "{key.chain: at[key].epoch}")]},
         timed=True,
+        turn=24,
     ),
     Planted(
         "nobody is told without rows how far rows are through",
         {FRONTIER: [("        return self.low != through and (everyone or", "        return False and (everyone or")]},
         timed=True,
+        turn=5,
     ),
     Planted(
         "shards that sit out with windows and timers in them are taken along",
         {"penstock.dataplane.run": [("return absent & ~self.chain.digests.any(axis=1) if", "return absent if")]},
         timed=True,
+        turn=12,
     ),
 )  # fmt: skip

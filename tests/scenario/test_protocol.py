@@ -12,7 +12,10 @@ from tests.scenario.planted import PLANTED, hunt
 from penstock.sim.protocol import Outcome, simulate
 
 SEEDS = 200
-FOUND_LATE = {"a task waits for its node for ever"}
+FOUND_LATE = {
+    "a task waits for its node for ever",
+    "shards that sit out with windows and timers in them are taken along",
+}
 """Planted bugs that take the hunt long; `make test-long` looks for them."""
 
 
@@ -56,7 +59,7 @@ def test_a_planted_bug_is_found(bug) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_there_are_planted_bugs_and_most_of_them_change_real_lines() -> None:
-    assert len(PLANTED) >= 28
+    assert len(PLANTED) >= 33
     assert sum(bool(bug.changes) for bug in PLANTED) >= 20
 
 

@@ -9,7 +9,7 @@ from tests.faults.crash_runs import all_points, crash_by_exception, crash_by_exi
 from tests.faults.disk_weather import bad_disk as bad_disk_seed
 from tests.faults.disk_weather import clean_up_race, power_loss, power_loss_with_stale_blocks
 from tests.faults.plan_stories import check_seed as check_plans
-from tests.faults.shape_runs import story
+from tests.faults.shape_runs import lateness, story
 from tests.faults.zombie_runs import scratch, zombie
 from tests.torture.report import Report, over_seeds
 
@@ -67,4 +67,7 @@ def plans(count: int, seed: int, report: Report) -> None:
 
 
 def all_shapes(count: int, seed: int, report: Report) -> None:
+    """Every shape at once with one, two or three watermarks in a row, then those alone, behind all that can stand before
+    them: results by arithmetic over the sources' rows."""
     over_seeds(report, story, count, seed, chunk=25)
+    over_seeds(report, lateness, count, seed + 1_000, chunk=25)

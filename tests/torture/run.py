@@ -83,7 +83,12 @@ SUITES: tuple[Suite, ...] = (
     Suite("10", "ENOSPC, EIO and stalls at 5 % of calls", 200, "tests.torture.disk:bad_disk"),
     Suite("11", "clean-up racing with recovery", 100, "tests.torture.disk:clean_up_races"),
     Suite("12", "protocol simulation", 5_000, "tests.torture.protocol:seeds"),
-    Suite("13", "every shape, windows and timers, under all faults", 300, "tests.torture.disk:all_shapes"),
+    Suite(
+        "13",
+        "every shape, windows, timers and watermarks in a row, under all faults",
+        300,
+        "tests.torture.disk:all_shapes",
+    ),
     Suite(
         "13-drivers",
         "the driver of every shape killed, on Spark",
@@ -114,7 +119,7 @@ SUITES: tuple[Suite, ...] = (
         "tests.torture.starts:started_at_once",
         15,
     ),
-    Suite("12-planted", "planted bugs found by the simulation", 28, "tests.torture.protocol:planted"),
+    Suite("12-planted", "planted bugs found by the simulation", 33, "tests.torture.protocol:planted"),
 )
 
 

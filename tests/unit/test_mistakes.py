@@ -95,7 +95,7 @@ STATE_MISTAKES: list[tuple[Mistake, str]] = [
     (does(lambda s: s.total.update(1 << 70)), r"state 'total' .*is more than the 64 bits of a bigint hold"),
     (
         does(lambda s: s.s.update(5)),
-        r"state 's' .*a struct is a tuple or dict of its 2 fields c, t, not an int",
+        r"state 's' .*5 \(int\) is no struct<c:bigint,t:double>; give a tuple or a dict of c, t",
     ),
     (does(lambda s: s.s.update((5,))), r"state 's' .*it has 1 value for the 2 fields c, t"),
     (does(lambda s: s.s.update((5, 1.0, 2))), r"it has 3 values for the 2 fields c, t"),
@@ -103,15 +103,15 @@ STATE_MISTAKES: list[tuple[Mistake, str]] = [
     (does(lambda s: s.s.update({"cc": 1})), r"the struct has no field 'cc'; it has c, t"),
     (
         does(lambda s: s.deep.update(([(1,), ("x",)], {}))),
-        r"field 'xs', in its element 1, in its field 'a', a int takes",
+        r"state 'deep' .*field 'xs.element.a': 'x' \(str\) is no int",
     ),
     (
         does(lambda s: s.deep.update(([], {"k": "v"}))),
-        r"field 'm', under its key 'k', a int takes an int, not 'v'",
+        r"state 'deep' .*field 'm.value': 'v' \(str\) is no int",
     ),
     (
         does(lambda s: s.m.__setitem__(1, "x")),
-        r"state 'm' .*a bigint takes an int, not 'x'",
+        r"state 'm' .*'x' \(str\) is no bigint",
     ),
     (
         does(lambda s: s.set_timer(1)),
@@ -296,9 +296,9 @@ class Totals(StatefulProcessor):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (5, r"state 'c': 5 does not fit; a struct is a tuple or dict of its 2 fields n, m, not an int"),
-        ((5,), r"state 'c': \(5,\) does not fit; it has 1 value for the 2 fields n, m"),
-        (("x", 1), r"state 'c' .*in its field 'n', a bigint takes an int, not 'x', a str"),
+        (5, r"state 'c': 5 \(int\) is no value; give a tuple of n, m"),
+        ((5,), r"state 'c' .*\(5,\) \(tuple\) is no struct<n:bigint,m:bigint>; it has 1 value\(s\) for the 2 field\(s\) n, m"),
+        (("x", 1), r"state 'c' .*field 'n': 'x' \(str\) is no bigint"),
     ],
 )
 def test_a_processors_state_is_named_as_it_was_declared(value: object, said: str) -> None:

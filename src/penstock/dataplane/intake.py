@@ -69,8 +69,8 @@ class Intake:
         A sink takes what waits, since the cost of its side effect may not depend on the rows at all.
 
         Args:
-            in_step: whether the latest event time of its rows moves a watermark: where a producer epoch is cut rows of
-                some shards come after later ones of others, so that no more is cut than has to be.
+            in_step: whether event times of its rows move a watermark: where a producer epoch is cut they count only when
+                it is taken as a whole, so that no more is cut than has to be.
         """
         if self._kind == "sink":
             hold_s, hold_bytes = self.hold

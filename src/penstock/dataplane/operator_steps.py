@@ -37,8 +37,8 @@ class OperatorSteps:
     def levels(self, run: Run, waiting: Mapping[ChannelKey, Sequence[PublishedRows]]) -> list[Level] | None:
         """How far shards of tasks that cannot take everything may go in the next epoch; None where one budget is for all.
 
-        Ahead of a declared watermark tasks keep in step: the latest event time of all rows moves it, and rows of a task
-        that stayed behind would be late.
+        Ahead of a declared watermark tasks keep in step: an event time counts when every shard is past it, and a task that
+        stayed behind would hold it up.
         """
         if run.spec.kind != "operator" or self.keeps_in_step(run):
             return None

@@ -25,7 +25,7 @@ from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.misuse import hint_for
 from penstock.errors import OperatorError
-from penstock.raised import describe_traceback, function_error, show
+from penstock.raised import describe_own, describe_traceback, function_error, show
 from penstock.topology.batches import rows_to_batch
 from penstock.topology.returned import ReturnedError, returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
@@ -225,6 +225,8 @@ def operator_error(operator: str, key: Any, error: BaseException) -> OperatorErr
         return OperatorError(
             f"operator {operator!r} {error}{'' if key is None else f' (key {show_key(key)})'}."
         )
+    if isinstance(error, OperatorError) and str(error).startswith(f"operator {operator!r}"):  # of a write to its state
+        return OperatorError(f"{describe_own(error)}\n{describe_traceback(error)}")
     where = "" if key is None else f" for key {show_key(key)}"
     return function_error(f"operator {operator!r} failed{where}", error, f"{hint_for(error)}\n{describe_traceback(error)}")
 
