@@ -111,13 +111,13 @@ SUITES: tuple[Suite, ...] = (
         20,
     ),
     Suite("14", "every step of a move killed; plans with leases dying", 300, "tests.torture.disk:plans"),
-    Suite("15", "drivers that start at the same moment", 1_000, "tests.torture.starts:opened_at_once"),
+    Suite("16", "drivers that start at the same moment", 1_000, "tests.torture.starts:opened_at_once"),
     Suite(
-        "15-spark",
+        "16-spark",
         "drivers that start at the same moment with ingest, on Spark",
         30,
         "tests.torture.starts:started_at_once",
-        15,
+        16,
     ),
     Suite("12-planted", "planted bugs found by the simulation", 33, "tests.torture.protocol:planted"),
 )

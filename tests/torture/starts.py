@@ -1,4 +1,4 @@
-"""Test 15: drivers that start on one checkpoint at the same moment, in process by the thousand and a few on Spark."""
+"""Test 16: drivers that start on one checkpoint at the same moment, in process by the thousand and a few on Spark."""
 
 from __future__ import annotations
 
