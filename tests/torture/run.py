@@ -54,7 +54,7 @@ SUITES: tuple[Suite, ...] = (
         "6", "two drivers, one paused for a minute, on Spark", 1, "tests.torture.spark_kills:paused_driver", 6
     ),
     Suite(
-        "16",
+        "15",
         "hosts silent for 20 and 60 s, on Spark",
         6,
         "tests.torture.silent_hosts:silent_hosts",
