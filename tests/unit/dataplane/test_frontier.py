@@ -13,7 +13,8 @@ from penstock import window
 from penstock.dataplane import records
 from penstock.dataplane.chains import Chains
 from penstock.dataplane.compile import compile_program
-from penstock.dataplane.frontier import PENDING, EventTimes, Frontier, Tracks, derive_tracks
+from penstock.dataplane.eventtimes import PENDING, EventTimes
+from penstock.dataplane.frontier import Frontier, Tracks, derive_tracks
 from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import InputSpec, Program, StageSpec
 from penstock.dataplane.records import END_US, EdgeBase, Position, Published, Reached
