@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from penstock.dataplane import records
 from penstock.dataplane.channel import EdgeSpec
-from penstock.dataplane.frontier import EventTimes, Frontier, Tracks
+from penstock.dataplane.eventtimes import EventTimes
+from penstock.dataplane.frontier import Frontier, Tracks
 from penstock.dataplane.positions import START, ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.program import StageSpec
 from penstock.dataplane.records import (

@@ -23,7 +23,7 @@ from penstock.dataplane.disk import Disk, PosixDisk
 from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.program import Program
 from penstock.dataplane.recordlog import RecordBatch, frame_bytes
-from penstock.dataplane.records import Group, Position, Record, Segment, TaskPart
+from penstock.dataplane.records import Group, Position, Record, Segment, TaskPart, unpack_u16, unpack_u32
 from penstock.testing.line import Line, read_line
 
 Edit = Callable[[Record], Record]
@@ -76,6 +76,8 @@ def tamper_schedule(checkpoint: str, program: Program, target: str, stage: str, 
     if not pairs:
         raise ValueError(f"'{stage}' has no two epochs in a row over the same shards; make a longer run")
     plain = [pair for pair in pairs if _ends_whole(*pair)]  # a row earlier may be a row of none of the shards
+    if how is Tampering.DOUBLE:
+        plain = [pair for pair in plain if _follows_rows(line, pair[1])] or plain
     first, second = (plain or pairs)[len(plain or pairs) // 2]
     if how is Tampering.SWAP:
         edits = {first.epoch: second.groups, second.epoch: first.groups}
@@ -102,6 +104,20 @@ def _ends_whole(first: Record, second: Record) -> bool:
     rows = [sum(part.rows_in for part in record.parts) for record in (first, second)]
     begins = all(r.start.row == 0 for group in second.groups for r in group.ranges)
     return begins and (all(rows) or first.kind == "intent")
+
+
+def _follows_rows(line: Line, record: Record) -> bool:
+    """Whether the producer's epoch before a range has rows for the shards that take it."""
+    return any(
+        unpack_u32(segment.shard_rows)[unpack_u16(group.shards)].any()
+        for group in record.groups
+        for taken in group.ranges
+        for before in line.of(taken.chain)
+        if before.epoch == taken.start.epoch - 1
+        for part in before.parts
+        for segment in part.segments
+        if segment.edge == taken.edge
+    )
 
 
 def _shifted(group: Group, how: Tampering) -> Group:
