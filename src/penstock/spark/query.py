@@ -349,6 +349,10 @@ class Query(Asking):
         self._over.set()
         note_end(self)
 
+    def awaited(self) -> contextlib.AbstractContextManager[None]:
+        """Let the query know that somebody waits who will be handed its error."""
+        return self._outcry.waiting()
+
     def _tell(self) -> None:
         """Say that the query has failed, where it has: to the log and standard error, and to those who read its rows."""
         if self._error is not None:

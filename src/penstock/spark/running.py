@@ -121,7 +121,7 @@ def _awaited(queries: Sequence[Query]) -> Iterator[None]:
     """Let queries know that somebody will be handed their errors."""
     with contextlib.ExitStack() as stack:
         for query in queries:
-            stack.enter_context(query._outcry.waiting())
+            stack.enter_context(query.awaited())
         yield
 
 

@@ -11,13 +11,15 @@ from pathlib import Path
 from penstock.cli.ending import TERMINATED, in_order_on_sigterm
 
 APP = """
-import os, signal, sys
+import contextlib, os, signal, sys
 from penstock.spark.running import remember
 
 class Query:
     isActive, waits = True, 0
     def exception(self):
         return None
+    def awaited(self):
+        return contextlib.nullcontext()
     def awaitTermination(self, timeout):
         if self.isActive:
             print("running", flush=True)
