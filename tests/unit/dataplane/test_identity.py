@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[Callable[[], penstock.Stream] | None, str]] = {
     ),
     "another type of the key": (
         lambda: fold(source().withColumn("k", col("k").cast("string"))),
-        r"'fold' had key types \['int64'\] .* now has \['string'\]",
+        r"'fold' had key types \['bigint'\] .* now has \['string'\]",
     ),
     "a field of the source less": (
         lambda: fold(source("k long").withColumn("id", col("k"))),
