@@ -198,7 +198,7 @@ def test_a_table_is_conformed_to_the_schema_by_name_and_width() -> None:
     ("columns", "message"),
     [
         ({"stock": [1], "price": [1.0]}, r"columns 'stock', 'price' where its schema has"),
-        ({"stock": [2**40], "price": [1.0], "note": ["a"]}, r"'stock' as int64, which does not fit int"),
+        ({"stock": [2**40], "price": [1.0], "note": ["a"]}, r"'stock' as bigint, which does not fit int"),
         ({"stock": ["1"], "price": [1.0], "note": ["a"]}, r"'stock' as string, which does not fit int"),
         ({"stock": [1.5], "price": [1.0], "note": ["a"]}, r"'stock' as double"),
         ({"stock": [None], "price": [1.0], "note": ["a"]}, r"None in column 'stock'"),

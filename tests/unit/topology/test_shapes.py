@@ -46,7 +46,7 @@ def test_a_watermark_inside_a_station_is_refused() -> None:
     ("column", "delay", "message"),
     [
         ("none", "1 minute", "no column 'none'"),
-        ("k", "1 minute", "of type int64, and event time is a timestamp"),
+        ("k", "1 minute", "of type bigint, and event time is a timestamp"),
         ("at", "soon", "'soon' is no duration"),
         ("at", "1 month", "no fixed length"),
         ("at", "-1 seconds", "not negative"),

@@ -58,7 +58,7 @@ def test_a_row_belongs_to_as_many_windows_as_slides_fit_into_one() -> None:
         (lambda: penstock.window(5, "5 minutes"), "takes the name of a column, not 5"),  # type: ignore[arg-type]
         (lambda: penstock.session_window("ts", "0 seconds"), "gapDuration must be longer than nothing"),
         (lambda: rows().groupBy(penstock.window("tss", "1 hour")), r"'rows' has no column 'tss'.*did you mean 'ts'\?"),
-        (lambda: rows().groupBy(penstock.window("v", "1 hour")), "'v' of 'rows' has type int64, not timestamp"),
+        (lambda: rows().groupBy(penstock.window("v", "1 hour")), "'v' of 'rows' has type bigint, not timestamp"),
         (
             lambda: rows().groupBy(penstock.window("ts", "1 hour"), penstock.session_window("ts", "1 hour")),
             "has 2 windows; group by one",
