@@ -24,6 +24,7 @@ from penstock.topology.arithmetic import divide, remainder
 from penstock.topology.casting import cast_values
 from penstock.topology.schema import parse_any_type
 from penstock.topology.substitutes import COLUMN, refuse_missing
+from penstock.topology.type_words import in_sparks_words
 
 Values: TypeAlias = Any
 """What an expression computes: an Arrow array, chunked or not, or a scalar that stands for every row."""
@@ -326,7 +327,11 @@ def type_of(expression: Column, schema: pa.Schema, where: str) -> pa.DataType:
 
 
 def explain(error: BaseException) -> str:
-    """Say why an expression cannot be computed, in words of columns and types rather than of Arrow's functions."""
+    """Say why an expression cannot be computed, in words of columns and of Spark's types rather than of Arrow's."""
+    return in_sparks_words(_explain(error))
+
+
+def _explain(error: BaseException) -> str:
     known = issubclass(type(error), pa.ArrowException | TypeError | ValueError)
     told = next(iter((describe_own if known else describe)(error).splitlines()), "")
     if found := _NO_KERNEL.search(told):

@@ -23,6 +23,7 @@ from penstock.topology.shorthand import AggregateMethods
 from penstock.topology.states import StateSpec, check_states, check_timer_function
 from penstock.topology.stream import Stream, checked_stream
 from penstock.topology.substitutes import COGROUPED, GROUPED, refuse_missing
+from penstock.topology.type_words import type_words
 
 
 class GroupedStream(ProcessorMethods, AggregateMethods):
@@ -124,8 +125,8 @@ class GroupedStream(ProcessorMethods, AggregateMethods):
         theirs = [other._node.schema.field(name).type for name in other._keys]
         if mine != theirs:
             raise DeclarationError(
-                f"{where} and '{other._node.name}': the keys have different types, {', '.join(map(str, mine))} and "
-                f"{', '.join(map(str, theirs))}; cast one side with withColumn(...)."
+                f"{where} and '{other._node.name}': the keys have different types, {', '.join(map(type_words, mine))} and "
+                f"{', '.join(map(type_words, theirs))}; cast one side with withColumn(...)."
             )
         return CogroupedStream(self, other)
 

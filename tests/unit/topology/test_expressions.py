@@ -100,7 +100,7 @@ def test_the_type_is_known_without_rows_and_mistakes_are_named() -> None:
         type_of(col("nam"), schema, "select")
     with pytest.raises(
         penstock.DeclarationError,
-        match=r"select: \(name > 3\) cannot be computed of string and int64; convert with \.cast\(\.\.\.\)",
+        match=r"select: \(name > 3\) cannot be computed of string and bigint; convert with \.cast\(\.\.\.\)",
     ):
         type_of(col("name") > 3, schema, "select")
 

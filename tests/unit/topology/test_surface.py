@@ -189,7 +189,7 @@ def test_what_is_not_there_is_not_there() -> None:
         (lambda s: s.select(penstock.col("id") / 0), "divides by zero"),
         (
             lambda s: s.select(penstock.col("s") + 1),
-            r"cannot be computed of string and int64; convert with .cast",
+            r"cannot be computed of string and bigint; convert with .cast",
         ),
         (lambda s: s.select(penstock.col("s").cast("array<int>")), "no cast from string to"),
         (lambda s: s.select(penstock.col("id").cast(int)), "cast of id takes a DDL type"),

@@ -89,7 +89,7 @@ def test_rows_of_both_sides_meet_by_key_and_a_run_with_losses_replays(tmp_path: 
 
 def test_keys_of_different_types_or_no_keys_at_all_are_refused() -> None:
     rows = source()
-    with pytest.raises(penstock.DeclarationError, match="the keys have different types, int64 and string"):
+    with pytest.raises(penstock.DeclarationError, match="the keys have different types, bigint and string"):
         rows.groupBy("k").cogroup(rows.select(col("k").cast("string").alias("k")).groupBy("k"))
     with pytest.raises(penstock.DeclarationError, match="takes another groupBy"):
         rows.groupBy("k").cogroup(rows)  # type: ignore[arg-type]
