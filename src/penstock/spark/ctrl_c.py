@@ -7,6 +7,7 @@ theirs.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -57,11 +58,20 @@ def take_over() -> None:
         return
     if _is_replaceable(signal.getsignal(signal.SIGINT)):
         signal.signal(signal.SIGINT, _on_press)
+        if not _passed_on:  # registered before what stops queries, so that it runs after it
+            atexit.register(_ignore)
     if sys.excepthook is not _hook:
         _passed_on[:] = [sys.excepthook]
         sys.excepthook = _hook
     if _is_news not in logging.getLogger().filters:
         logging.getLogger().addFilter(_is_news)
+
+
+def _ignore() -> None:
+    """From the end of the exit handlers on there is nobody left to ask: the interpreter would let a press kill the process,
+    whose exit code is settled by then."""
+    if signal.getsignal(signal.SIGINT) is _on_press:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def hold() -> None:
