@@ -75,7 +75,7 @@ def answer(order: Order, lease: str, message: messages.ToLease) -> messages.From
 
 def _part(order: Order, lease: str, work: messages.Work) -> records.TaskPart:
     edge, shards = order.edges[work.stage]
-    extent = records.Extent(f"{lease}.seg", 0, 4096, 1)
+    extent = records.Extent(f"g000001-{lease}-000001.seg", 0, 4096, 1)
     if work.offsets is not None:
         rows = work.offsets[1] - work.offsets[0]
         counts = np.full(shards, rows // shards, np.uint32)
