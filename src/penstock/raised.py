@@ -164,6 +164,8 @@ def noting_ctrl_c() -> Iterator[None]:
         _Keys.pressed = True
         return before(number, frame) if callable(before) else None
 
+    if not _Keys.watchers:  # one that was pressed before this concerns nobody here
+        _Keys.pressed = False
     if callable(before):  # otherwise no signal ever becomes an exception
         signal.signal(signal.SIGINT, note)
     _Keys.watchers += 1

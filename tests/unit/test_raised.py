@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -146,6 +146,15 @@ def test_what_is_of_the_disk_or_of_the_end_is_no_fault_of_a_function(error: Base
         function_error("operator 'op' failed", error)
 
 
+@pytest.fixture
+def _pythons_own() -> Iterator[None]:
+    """Ctrl-C as in a program that has set nothing: commands that were tried in this process may have taken it over."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_pythons_own")
 def test_an_interrupt_of_the_main_thread_is_a_persons_unless_none_was_pressed() -> None:
     interrupt = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -160,6 +169,18 @@ def test_an_interrupt_of_the_main_thread_is_a_persons_unless_none_was_pressed() 
     with raised.noting_ctrl_c():
         raised.pass_on(interrupt)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("_pythons_own")
+def test_one_that_was_pressed_while_nobody_took_note_is_no_later_ones() -> None:
+    with raised.noting_ctrl_c():
+        kept = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, lambda number, frame: kept(number, frame))  # type: ignore[operator, misc]
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+    with raised.noting_ctrl_c():
+        raised.pass_on(KeyboardInterrupt())
 
 
 def test_no_person_interrupts_another_thread() -> None:

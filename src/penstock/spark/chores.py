@@ -157,7 +157,7 @@ class Chores:
 
     def _drop_stuck(self) -> None:
         """Cancel leases that did not connect in time; without any lease so far, say why nothing happens."""
-        for stuck in self._office.stuck(self._silent):
+        for stuck in self._office.stuck(self._silent, self._nodes):
             self._shell.hub.forget(stuck.name)
             self._office.cancel(stuck.name)
             if self._is_to_blame(stuck):
@@ -180,7 +180,12 @@ class Chores:
             self._shell.hub.post(lambda: self._shell.engine.set_capacity(len(self._shell.engine.leases)))
 
     def _is_to_blame(self, stuck: Stuck) -> bool:
-        """Whether it is the node's silence that a lease does not connect; for a query that never had one, not for ever."""
+        """Whether it is the node's silence that a lease does not connect; for a query that never had one, not for ever.
+
+        In local mode there is no other node to go to, and no silence that would be said.
+        """
+        if is_local(self._spark):
+            return False
         if not self.had_leases and time.monotonic() - self._began > CONNECT_TIMEOUT_S:
             return False
         return bool(stuck.node) and (stuck.doubted or not self._office.is_heard(stuck.node))
@@ -215,7 +220,9 @@ class Chores:
         slots, held = self._office.slots(), len(self._office.asked)
         known = nodes(self._spark)
         drained = self._shell.engine.serving.avoid
-        self._nodes = {node.executor_id for node in known} - drained
+        names = {node.executor_id for node in known}
+        self._office.forget_others(names)
+        self._nodes = names - drained
         self._silent = self._office.silent(self._nodes)
         avoid = drained | self._silent
         usable = self._usable = usable_slots(slots, slots_of_nodes(self._spark, known), avoid)

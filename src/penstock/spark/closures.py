@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.dataplane.program import Program
 from penstock.errors import DeclarationError
+from penstock.raised import describe, pass_on_end, type_name
 from penstock.topology.nodes import Node
 
 _DEEPEST = 12
@@ -31,23 +32,37 @@ def check_closures(program: Program, root: Node) -> None:
         return
     for place, function in _functions(root):
         if _fault(function) is not None:
-            name = getattr(function, "__name__", type(function).__name__)
-            path, found = _blame(function)
-            used = (
-                f"{name} uses {path!r}, {_described(found)}," if path else f"{name} is {_described(found)},"
-            )
-            raise DeclarationError(f"{place}: {used} which cannot be sent to workers; {_fix(found)}.")
-    raise DeclarationError(
-        f"the topology cannot be sent to workers: {type(error).__name__}: {error}."
-    ) from error
+            name = _name_of(function)
+            why = _reason(name, function) or f"{name} cannot be sent to workers: {describe(error)}."
+            raise DeclarationError(f"{place}: {why}")
+    raise DeclarationError(f"the topology cannot be sent to workers: {describe(error)}.") from error
 
 
-def _fault(thing: Any) -> Exception | None:
+def _reason(name: str, function: Any) -> str | None:
+    """Return which variable is in the way, and the fix; None where the things in question do not let themselves be
+    asked."""
+    try:
+        path, found = _blame(function)
+        used = f"{name} uses {path!r}, {_described(found)}," if path else f"{name} is {_described(found)},"
+        return f"{used} which cannot be sent to workers; {_fix(found)}."
+    except Exception:
+        return None
+
+
+def _name_of(function: Any) -> str:
+    try:
+        return str(getattr(function, "__name__", None) or type_name(function))
+    except Exception:  # its own attributes may do anything
+        return type_name(function)
+
+
+def _fault(thing: Any) -> BaseException | None:
     from pyspark import cloudpickle
 
     try:
         cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
-    except Exception as error:
+    except BaseException as error:  # what is pickled may do anything
+        pass_on_end(error)
         return error
     return None
 
@@ -124,18 +139,20 @@ def _names(code: types.CodeType) -> list[str]:
 
 
 def _is_foreign(thing: Any) -> bool:
-    return not _LIBRARIES.isdisjoint(one.__module__.partition(".")[0] for one in type(thing).__mro__[:-1])
+    return not _LIBRARIES.isdisjoint(
+        str(one.__module__).partition(".")[0] for one in type(thing).__mro__[:-1]
+    )
 
 
 def _described(thing: Any) -> str:
     kind = type(thing)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    return f"{'an' if name.strip('_')[0].lower() in 'aeiou' else 'a'} {name}"
+    return f"{'an' if (name.strip('_') or name)[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _fix(thing: Any) -> str:
-    module = type(thing).__module__
-    if any(one.__module__.startswith(("pyspark", "py4j")) for one in type(thing).__mro__):
+    module = str(type(thing).__module__)
+    if any(str(one.__module__).startswith(("pyspark", "py4j")) for one in type(thing).__mro__):
         return _SPARKS
     if module.startswith("penstock"):
         return (

@@ -199,13 +199,22 @@ class LeaseOffice:
         found = self.silence.avoided(time.monotonic()) & set(usable)
         return found if found != set(usable) else set()
 
-    def stuck(self, silent: Collection[str]) -> list[Stuck]:
+    def forget_others(self, known: Collection[str]) -> None:
+        """These are all nodes that Spark has; nothing is to be expected of others. Any thread."""
+        self.silence.keep(known)
+
+    def stuck(self, silent: Collection[str], usable: Collection[str] | None = None) -> list[Stuck]:
         """Return the leases that have had their time to connect: little of it on a node that is silent.
 
         Where a lease is, Spark is asked only while some node is in doubt, or when its time is up.
+
+        Args:
+            silent: the nodes that are avoided now.
+            usable: the nodes that a lease may come to; only of these one is in doubt. All, when not given.
         """
         now = time.monotonic()
         trial = self.silence.on_trial(now)
+        trial = trial if usable is None else trial & set(usable)
         found = []
         for name, asked in list(self.asked.items()):
             waited_s = now - asked.asked_at
@@ -214,9 +223,9 @@ class LeaseOffice:
             self._find(name, asked, now)
             since = asked.asked_at if asked.started_at is None else asked.started_at
             doubted = asked.started in silent or asked.started in trial
-            if now - (since if doubted else asked.asked_at) > patience_s(
-                asked.started, silent, trial, CONNECT_TIMEOUT_S
-            ):
+            times = self.silence.times(asked.started)
+            patience = patience_s(asked.started, silent, trial, CONNECT_TIMEOUT_S, times)
+            if now - (since if doubted else asked.asked_at) > patience:
                 found.append(Stuck(name, asked.started, doubted))
         return found
 

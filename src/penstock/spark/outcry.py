@@ -10,11 +10,11 @@ import contextlib
 import logging
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from penstock.errors import PenstockError, QueryError
+from penstock.raised import describe_traceback
 
 _log = logging.getLogger("penstock")
 
@@ -46,11 +46,10 @@ class Outcry:
             if self._told:
                 return
             self._told, self._told_whole = True, not self._waiting
-        told = "\n".join([str(error), *_notes(error)]) if self._told_whole else brief(error)
-        text = f"query {self.query} has failed: {told}"
-        with contextlib.suppress(
-            Exception
-        ):  # a handler of the user's may do anything, and the query is to end
+        # A cause and a handler of the user's may do anything, and the query is to end.
+        with contextlib.suppress(Exception):
+            told = "\n".join([str(error), *_notes(error)]) if self._told_whole else brief(error)
+            text = f"query {self.query} has failed: {told}"
             heard = reaches_stderr(_log)
             _log.error("%s", text)
             if not heard:
@@ -76,8 +75,8 @@ def brief(error: PenstockError) -> str:
 def _notes(error: PenstockError) -> list[str]:
     """What else is known of an error: the task's traceback, or that of a function that was called on the driver."""
     cause = error.__cause__
-    if cause is not None and not isinstance(cause, PenstockError):
-        return ["".join(traceback.format_exception(cause)).rstrip()]
+    if cause is not None and not issubclass(type(cause), PenstockError):
+        return [describe_traceback(cause)]
     return [one.rstrip() for one in getattr(error, "__notes__", []) if one]
 
 

@@ -24,6 +24,7 @@ from penstock.dataplane.latency import Latency
 from penstock.dataplane.metrics import iso_time
 from penstock.dataplane.requests import Desk
 from penstock.errors import DeclarationError, PenstockError, QueryError
+from penstock.raised import describe
 from penstock.spark import listening
 from penstock.spark.answering import SLOW, carry_out
 from penstock.spark.asking import Asking
@@ -339,15 +340,24 @@ class Query(Asking):
 
     def _ended(self, error: PenstockError | None) -> None:
         self._error = self._error or error
+        try:
+            self._close()
+            if self._begun:
+                self._tell()
+        finally:  # whatever went wrong: whoever waits for the end gets it
+            self._over.set()
+            note_end(self)
+
+    def _close(self) -> None:
+        """End what belongs to the query; what cannot be ended keeps nothing else from it."""
+        closed = [ingest.stop for ingest in self._ingests]
         if self._elasticity is not None:
-            self._elasticity.close()
-        for ingest in self._ingests:
-            with contextlib.suppress(Exception):
-                ingest.stop()
-        if self._begun:
-            self._tell()
-        self._over.set()
-        note_end(self)
+            closed.insert(0, self._elasticity.close)
+        for close in closed:
+            try:
+                close()
+            except Exception as error:
+                _log.warning("query %s: its end is not in order: %s", self.name or self.id, describe(error))
 
     def awaited(self) -> contextlib.AbstractContextManager[None]:
         """Let the query know that somebody waits who will be handed its error."""

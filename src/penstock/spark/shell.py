@@ -7,6 +7,7 @@ Threads: the hub (engine and sockets), the log (appends and bases), the sink (si
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import queue
 import threading
@@ -169,7 +170,7 @@ class SparkShell(Listener):
             if self._ended.is_set():
                 return
             self._ended.set()
-        self.chores.wake()
+        self._in_order(self.chores.wake)
         reason = "the query stopped" if error is None else "the query failed"
 
         def end_leases() -> None:
@@ -181,16 +182,46 @@ class SparkShell(Listener):
                 end_leases()
             else:
                 self.hub.ask(end_leases, timeout=5.0)
-        self.log.end()
-        self._sink_queue.put(None)
-        for sink in self._sinks.values():
-            sink.cancel()
+        self._in_order(self.log.end, lambda: self._sink_queue.put(None))
+        self._in_order(*(sink.cancel for sink in self._sinks.values()))
         try:
             threading.Thread(target=self._wind_up, args=(error,), name="penstock-end", daemon=True).start()
         except RuntimeError:  # the interpreter is on its way out and starts no more threads
             self._wind_up(error)
 
+    def _in_order(self, *steps: Callable[[], object]) -> None:
+        """Take the steps of an end, each of them whatever became of the others: the query is over all the same."""
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                _log.warning("query %s: its end is not in order: %s", self.label, describe(error))
+
     def _wind_up(self, error: PenstockError | None) -> None:
+        try:
+            self._in_order(
+                self._await_jobs,
+                self.hub.close,
+                self._office.close,
+                lambda: core_shares.leave(self.engine),
+                *(functools.partial(one.join, 5.0) for one in self._other_threads()),
+                lambda: self.log.close(5.0),
+                self.hearing.close,
+            )
+            with contextlib.suppress(Exception):
+                error = give_back(self.disk, self.opened.checkpoint, self.opened.claim, time.time(), error)
+            if error is not None:
+                told = f"query {self.label} has failed: {brief(error)}"
+                for sink in self._sinks.values():
+                    with contextlib.suppress(Exception):  # Spark may be gone, and what it showed with it
+                        sink.note_failure(told)
+        finally:
+            self._on_end(error)
+
+    def _other_threads(self) -> list[threading.Thread]:
+        return [thread for thread in self._threads if thread is not threading.current_thread()]
+
+    def _await_jobs(self) -> None:
         deadline = time.monotonic() + 3.0
         while self._office.jobs() and time.monotonic() < deadline:
             try:
@@ -198,21 +229,6 @@ class SparkShell(Listener):
             except Exception:  # Spark is gone, and every job with it
                 break
             time.sleep(0.02)
-        self.hub.close()
-        self._office.close()
-        core_shares.leave(self.engine)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(5.0)
-        self.log.close(5.0)
-        self.hearing.close()
-        with contextlib.suppress(Exception):
-            error = give_back(self.disk, self.opened.checkpoint, self.opened.claim, time.time(), error)
-        if error is not None:
-            for sink in self._sinks.values():
-                with contextlib.suppress(Exception):  # Spark may be gone, and what it showed with it
-                    sink.note_failure(f"query {self.label} has failed: {brief(error)}")
-        self._on_end(error)
 
     def _crashed(self, error: BaseException) -> None:
         wrapped = error if isinstance(error, PenstockError) else PenstockError(describe(error))

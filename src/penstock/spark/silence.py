@@ -20,7 +20,8 @@ FORGET_S: Final = 600.0
 LANDED_S: Final = 2.0
 """Time that a lease which came to a silent node all the same has to connect."""
 TRIAL_S: Final = 10.0
-"""The same on a node that is tried again: it may have to start Python first."""
+"""The same on a node that is tried again: it may have to start Python first. Twice as long each time that it fails."""
+_MOST_DOUBLINGS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SilentNodes:
             return None
         lasting = known is not None and (known.heard_at is None or now - known.heard_at < FORGET_S)
         times = known.times + 1 if known is not None and lasting else 1
-        wait_s: float = min(FIRST_S * 2 ** (times - 1), MOST_S)
+        wait_s = min(_doubled(FIRST_S, times), MOST_S)
         self._known[node] = Silence(times, now + wait_s)
         return wait_s
 
@@ -58,6 +59,16 @@ class SilentNodes:
             return False
         self._known[node] = replace(known, heard_at=now)
         return True
+
+    def times(self, node: str) -> int:
+        """Return how often a node fell silent soon after another time."""
+        known = self._known.get(node)
+        return known.times if known is not None else 0
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget all nodes but these: an executor that Spark has lost never comes back under its id."""
+        for node in self._known.keys() - set(nodes):
+            self._known.pop(node, None)
 
     def avoided(self, now: float) -> set[str]:
         """Return the nodes that no lease should go to."""
@@ -113,6 +124,23 @@ def choose_node(
     )
 
 
-def patience_s(node: str, silent: Collection[str], trial: Collection[str], otherwise: float) -> float:
-    """Return the seconds that a lease which Spark has started on a node has to connect."""
-    return LANDED_S if node in silent else TRIAL_S if node in trial else otherwise
+def patience_s(
+    node: str, silent: Collection[str], trial: Collection[str], otherwise: float, times: int = 1
+) -> float:
+    """Return the seconds that a lease which Spark has started on a node has to connect.
+
+    Args:
+        node: executor id of the node.
+        silent: executor ids of nodes that are avoided.
+        trial: executor ids of nodes that are tried again.
+        otherwise: what a lease has on any other node; never exceeded.
+        times: how often the node fell silent. One that is merely slow passes a trial at last.
+    """
+    if node in silent:
+        return LANDED_S
+    return min(_doubled(TRIAL_S, times), otherwise) if node in trial else otherwise
+
+
+def _doubled(seconds: float, times: int) -> float:
+    """Return a time that doubles each time, starting with the first; within what a float can hold."""
+    return seconds * float(2 ** min(max(times - 1, 0), _MOST_DOUBLINGS))

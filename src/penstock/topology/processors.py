@@ -211,7 +211,7 @@ class Undefined:
         self._operator, self._name = operator, name
 
     def __getattr__(self, method: str) -> Any:
-        if method.startswith("__"):
+        if method.startswith("_"):
             raise AttributeError(method)
         raise DeclarationError(
             f"operator '{self._operator}': init(handle) uses state {self._name!r}; there is no key yet, so only "
@@ -242,6 +242,8 @@ class RecordingHandle:
         self.states.pop(stateName, None)
 
     def __getattr__(self, method: str) -> Any:
+        if method.startswith("_"):
+            raise AttributeError(method)
         raise DeclarationError(
             f"operator '{self._operator}': init(handle) calls {method}; only states can be declared there."
         )

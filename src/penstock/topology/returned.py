@@ -20,7 +20,8 @@ class ReturnedError(TypeError):
 
 
 def returned_rows(result: Any) -> list[Any]:
-    """Return the rows that a function gave back: a list, None for none, or any iterable of rows.
+    """Return the rows that a function gave back: a list, any iterable of rows, or for none None or whatever else counts as
+    false, as of `return condition and [row]`.
 
     A generator has run to its end afterwards.
 
@@ -32,6 +33,8 @@ def returned_rows(result: Any) -> list[Any]:
     if result is None:
         return []
     refuse_asynchronous(result)
+    if type(result).__name__ not in _TABULAR and _is_false(result):
+        return []
     if isinstance(result, str | bytes | dict) or _is_row(result):
         raise ReturnedError(
             f"returned {shown(result)}, which is one row and not a list of rows; return [row]"
@@ -75,6 +78,13 @@ def shown(value: object) -> str:
     """Return a value as messages show it: cut short, and whatever its `repr` does."""
     text = show(value, _SHOWN)
     return f"a {_named(value)}" if "\n" in text or " at 0x" in text else text
+
+
+def _is_false(result: Any) -> bool:
+    try:
+        return not result
+    except Exception:  # it does not say
+        return False
 
 
 def _is_row(result: Any) -> bool:

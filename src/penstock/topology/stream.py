@@ -35,7 +35,7 @@ from penstock.topology.stateless import (
     select_step,
     watermark_step,
 )
-from penstock.topology.substitutes import NEAR_STREAM, STREAM, refuse_missing
+from penstock.topology.substitutes import NEAR_STREAM, STREAM, MissingMethodError, refuse_missing
 from penstock.topology.type_words import schema_words, type_words
 from penstock.topology.types import schema_tree
 from penstock.topology.windows import Window, split_grouping
@@ -101,7 +101,11 @@ class Stream:
     if not TYPE_CHECKING:  # type checkers are to find what is not there
 
         def __getattr__(self, name: str) -> Any:
-            if not name.startswith("_") and name in self.columns and name not in STREAM:
+            if name.startswith("_"):  # it may not have its own attributes yet: it is being copied or loaded
+                refuse_missing(self, name, {})
+            if name in ("dead_letters", "late_rows"):  # it has none of these rows
+                raise MissingMethodError(self._lacks(name))
+            if name in self.columns and name not in STREAM:
                 return column(name)
             return refuse_missing(self, name, {**NEAR_STREAM, **STREAM}, self.columns)
 
@@ -314,9 +318,7 @@ class Stream:
             DeclarationError: the operator was not declared with on_error="dead_letter".
         """
         if not self._node.dead_letters:
-            raise DeclarationError(
-                f"'{self._node.name}' has no dead letters; declare the operator with on_error='dead_letter'."
-            )
+            raise MissingMethodError(self._lacks("dead_letters"))
         made = Node(f"{self._node.name}_dead_letters", "side", DEAD_LETTERS, (self._node,), output="dead")
         return Stream(made)
 
@@ -330,11 +332,16 @@ class Stream:
         """
         processor = self._node.processor
         if self._node.kind != "windowed" and (processor is None or processor.time_mode != "event"):
-            raise DeclarationError(
-                f"'{self._node.name}' has no late rows; they are what a groupBy(penstock.window(...), ...) leaves out."
-            )
+            raise MissingMethodError(self._lacks("late_rows"))
         name, schema = f"{self._node.name}_late_rows", self._node.inputs[0].schema
         return Stream(Node(name, "side", schema, (self._node,), output="late"))
+
+    def _lacks(self, name: str) -> str:
+        if name == "dead_letters":
+            return (
+                f"'{self._node.name}' has no dead letters; declare the operator with on_error='dead_letter'."
+            )
+        return f"'{self._node.name}' has no late rows; they are what a groupBy(penstock.window(...), ...) leaves out."
 
     def map(self, function: Callable[[Any], Any], *, schema: object) -> Stream:
         """Call `function(row)` for every row; it returns one row (a tuple, dict or named tuple) of `schema`."""

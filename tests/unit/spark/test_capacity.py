@@ -33,6 +33,9 @@ class Office:
     def silent(self, usable: Collection[str]) -> set[str]:
         return self.quiet & set(usable)
 
+    def forget_others(self, known: Collection[str]) -> None:
+        self.known = known
+
     def slots_of(self, known: list[Node]) -> dict[str, int]:
         return {node.executor_id: node.cores for node in known}
 
@@ -101,7 +104,7 @@ class Stopping:
         self.cancelled: list[str] = []
         self.noted: list[str] = []
 
-    def stuck(self, silent: Collection[str]) -> list[Stuck]:
+    def stuck(self, silent: Collection[str], usable: Collection[str]) -> list[Stuck]:
         return self._stuck
 
     def cancel(self, name: str) -> None:
@@ -114,12 +117,15 @@ class Stopping:
         self.noted.append(node)
 
 
-def drop_stuck(stuck: list[Stuck], heard: set[str], *, had_leases: bool = True) -> tuple[Stopping, list[int]]:
+def drop_stuck(
+    stuck: list[Stuck], heard: set[str], *, had_leases: bool = True, master: str = "spark://host:7077"
+) -> tuple[Stopping, list[int]]:
     """Let the chores see to leases that do not connect; return the office and the capacities that the engine was told."""
     office, told = Stopping(stuck, heard), list[int]()
     engine = SimpleNamespace(leases={"a": None, "b": None}, set_capacity=told.append)
     hub = SimpleNamespace(post=lambda call: call(), forget=lambda name: None)
-    made = chores.Chores(SimpleNamespace(engine=engine, hub=hub), None, office, reserve=1)  # type: ignore[arg-type]
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+    made = chores.Chores(SimpleNamespace(engine=engine, hub=hub), spark, office, reserve=1)  # type: ignore[arg-type]
     made.had_leases = had_leases
     made._drop_stuck()
     return office, told
@@ -152,3 +158,11 @@ def test_other_jobs_are_blamed_where_spark_has_not_started_the_lease(
     assert (office.noted, told) == ([], [2]) and "other jobs hold its slots" in caplog.text
     with pytest.raises(SessionError, match="did not start a lease within"):
         drop_stuck([Stuck("x", "", False)], set(), had_leases=False)
+
+
+def test_in_local_mode_a_lease_that_does_not_connect_is_never_put_down_to_a_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    office, told = drop_stuck([Stuck("x", "driver", False)], set(), master="local[4]")
+    assert office.cancelled == ["x"] and not office.noted and told == [2]
+    assert "another lease did not come up" in caplog.text

@@ -101,3 +101,28 @@ def test_globals_methods_partials_steps_and_sources_are_looked_into() -> None:
 
     text = refused(penstock.generate(make, schema="n long", rate=1, name="made").groupBy("n").count())
     assert text.startswith("source 'made': make uses 'lock'")
+
+
+class Odd:
+    """What cannot be pickled, and lets nobody look at it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+class Closed(Odd):
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__reduce_ex__", "__reduce__"):
+            raise SystemExit("no pickle")
+        raise RuntimeError(f"no {name}")
+
+
+@pytest.mark.parametrize(("change", "value"), [("__module__", None), ("__name__", "_"), ("__name__", "___")])
+def test_a_thing_of_an_odd_class_is_refused_as_any_other(change: str, value: Any) -> None:
+    thing = type("Made", (Odd,), {})()
+    setattr(type(thing), change, value)
+    assert "count uses 'thing" in refused(applied(using(thing)))
+
+
+def test_a_thing_that_lets_nobody_look_at_it_is_refused_all_the_same() -> None:
+    assert refused(applied(using(Closed()))).startswith("operator 'op': count ")

@@ -272,6 +272,48 @@ def test_on_a_node_that_is_tried_again_a_lease_has_time_to_start_python(
     assert cluster.stuck(()) == [Stuck(name, "1", True)]
 
 
+def test_a_slow_node_has_longer_for_each_trial_until_it_passes_one(
+    cluster: LeaseOffice, monkeypatch: pytest.MonkeyPatch, where: dict[str, str]
+) -> None:
+    time, starts_s = Time(monkeypatch), 25.0
+    cluster.note_silent("1", "")
+    for _ in range(2):
+        time.now += 300.0
+        name = ask(cluster)
+        where[name] = "1"
+        time.now += 1.0
+        assert cluster.stuck(()) == []
+        time.now += starts_s
+        assert cluster.stuck((), {"0", "1"}) == [Stuck(name, "1", True)]
+        cluster.cancel(name)
+        cluster.note_silent("1", "")
+    time.now += 300.0
+    name = ask(cluster)
+    where[name] = "1"
+    time.now += 1.0
+    assert cluster.stuck(()) == []
+    time.now += starts_s
+    assert cluster.stuck((), {"0", "1"}) == []
+
+
+def test_a_node_that_is_gone_is_in_doubt_no_more_and_spark_is_not_asked_for_leases_there(
+    cluster: LeaseOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, asked = Time(monkeypatch), []
+    monkeypatch.setattr(leases, "node_of_job", lambda spark, group: asked.append(group) or "")
+    cluster.note_silent("1", "")
+    time.now += FIRST_S
+    ask(cluster)
+    time.now += 5.0
+    cluster.stuck((), {"0"})
+    assert not asked
+    cluster.stuck((), {"0", "1"})
+    assert len(asked) == 1
+    cluster.forget_others({"0"})
+    cluster.stuck(())
+    assert len(asked) == 1
+
+
 def test_leases_on_a_silent_node_take_no_slot_of_the_others(cluster: LeaseOffice) -> None:
     names = [ask(cluster) for _ in range(4)]
     for at, name in enumerate(names):

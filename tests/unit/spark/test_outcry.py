@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import queue
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, QueryError
 from penstock.spark.outcry import Outcry, reaches_stderr
+from penstock.spark.query import Query
+from penstock.spark.shell import SparkShell
 
 SENTENCE = "operator 'o' failed for key ('a',): ZeroDivisionError: division by zero"
 TRACEBACK = 'Traceback (most recent call last):\n  File "mine.py", line 7, in broken'
@@ -104,3 +111,87 @@ def test_a_traceback_that_stands_in_a_note_is_told_once_too(
     outcry.tell(error)
     assert capsys.readouterr().err.count(TRACEBACK) == 1
     assert not getattr(outcry.as_raised(error).__cause__, "__notes__", [])
+
+
+class Noted(Exception):
+    @property
+    def __notes__(self) -> Any:
+        raise RuntimeError("no notes")
+
+
+class Closed(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+def failure_of(cause: BaseException) -> OperatorError:
+    error = OperatorError(SENTENCE)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Noted("a"), lambda: Closed("b"), lambda: ValueError("x" * 50_000_000)],
+    ids=["Noted", "Closed", "ValueError"],
+)
+def test_whatever_the_cause_does_the_query_ends_and_whoever_waits_is_told(
+    bare: logging.Logger,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[], BaseException],
+    request: pytest.FixtureRequest,
+) -> None:
+    query = Query("mine")
+    query._begun = True
+    query._ended(failure_of(make()))
+    with pytest.raises(QueryError, match="ZeroDivisionError"):
+        query.awaitTermination(5.0)
+    told = capsys.readouterr().err
+    assert SENTENCE in told and request.node.callspec.id in told and len(told) < 50_000
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_nothing_that_is_closed_at_the_end_keeps_the_query_from_ending(
+    bare: logging.Logger, kind: type[BaseException]
+) -> None:
+    class Broken:
+        def close(self) -> None:
+            raise kind("no end")
+
+        stop = close
+
+    query = Query("mine")
+    query._elasticity, query._ingests = Broken(), [Broken()]  # type: ignore[assignment, list-item]
+    with contextlib.suppress(SystemExit):
+        query._ended(None)
+    assert not query.isActive and query.awaitTermination(1.0)
+
+
+def test_a_shell_ends_its_query_whatever_breaks_on_the_way() -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    bad: Any = SimpleNamespace(
+        close=broken, end=broken, cancel=broken, note_failure=broken, jobs=broken, ask=broken
+    )
+    bad._thread = bad.engine = None
+    over = threading.Event()
+    shell = SparkShell.__new__(SparkShell)
+    shell._ended, shell._finishing, shell._threads = threading.Event(), threading.Lock(), []
+    shell.chores, shell.log, shell.hub, shell._office, shell.hearing = (
+        SimpleNamespace(wake=broken),
+        bad,
+        bad,
+        bad,
+        bad,
+    )  # type: ignore[assignment]
+    shell._sinks, shell._sink_queue, shell.label, shell.engine = (
+        {"a": bad, "b": bad},
+        queue.SimpleQueue(),
+        "q",
+        bad,
+    )
+    shell.disk = shell.opened = shell.settings = bad
+    shell._on_end = lambda error: over.set()
+    shell.finish(failure())
+    assert over.wait(10.0)

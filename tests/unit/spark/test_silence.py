@@ -98,6 +98,14 @@ def test_a_node_is_never_avoided_for_longer_than_the_longest_time(steps: list[tu
 def test_a_lease_has_little_time_on_a_silent_node_and_all_of_it_on_one_that_is_slow() -> None:
     assert patience_s("1", {"1"}, (), 60.0) == LANDED_S
     assert patience_s("1", (), {"1"}, 60.0) == TRIAL_S
+    assert [patience_s("1", (), {"1"}, 60.0, times) for times in (1, 2, 3, 4, 5)] == [
+        10.0,
+        20.0,
+        40.0,
+        60.0,
+        60.0,
+    ]
+    assert patience_s("1", {"1"}, {"1"}, 60.0, 4) == LANDED_S
     assert patience_s("1", {"0"}, {"2"}, 60.0) == patience_s("", {"0"}, {"2"}, 60.0) == 60.0
 
 
@@ -126,3 +134,19 @@ def test_a_node_is_silent_when_all_of_its_leases_are(
     leases = {name: Heard("1" if name != "c" else "2", at) for name, at in heard.items()}
     assert late_leases(leases, 100.0, 15.0) == late
     assert is_silent("1", leases, 100.0, 15.0) == silent
+
+
+def test_a_node_that_stays_silent_for_weeks_is_still_tried_again() -> None:
+    silence, now = SilentNodes(), 0.0
+    for _ in range(3_000):
+        now += silence.note_silent("1", now) or 0.0
+    assert silence.on_trial(now) == {"1"} and silence.times("1") == 3_000
+    assert patience_s("1", (), {"1"}, 60.0, silence.times("1")) == 60.0
+
+
+def test_nodes_that_are_gone_are_forgotten() -> None:
+    silence = SilentNodes()
+    for node in ("1", "2"):
+        silence.note_silent(node, 0.0)
+    silence.keep({"2", "3"})
+    assert silence.on_trial(100.0) == {"2"} and silence.times("1") == 0

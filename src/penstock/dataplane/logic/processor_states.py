@@ -191,7 +191,7 @@ class Deleted:
         self._kind, self._error = kind, error
 
     def __getattr__(self, method: str) -> Any:
-        if method.startswith("__"):
+        if method.startswith("_"):
             raise AttributeError(method)
         kind, told, error = self._kind, self._told, self._error
 
