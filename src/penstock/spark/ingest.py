@@ -201,7 +201,7 @@ class Ingest:
         self._schema = schema
         self._stamp = stamp
         self._trigger = trigger or {}
-        self.planned = Planned(PosixDisk(), shell.opened, source)
+        self.planned = Planned(PosixDisk(open_files=1), shell.opened, source)  # what Spark planned is read once
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._between_batches = threading.Event()

@@ -19,6 +19,7 @@ from contextlib import suppress
 from penstock.dataplane.disk.protocol import Faults, IrregularFileError
 from penstock.dataplane.disk.steps import StepDisk
 
+OPEN_FILES = 128
 _READ_MAX = 1 << 30
 _MAP_MIN = 1 << 20
 """Bytes from which on mapping costs less than copying."""
@@ -61,7 +62,7 @@ class _ReadHandle:
 class PosixCalls:
     """The calls of the operating system. Keeps a bounded number of files open for reading, per process."""
 
-    def __init__(self, open_files: int = 128) -> None:
+    def __init__(self, open_files: int = OPEN_FILES) -> None:
         self._open_files = open_files
         self._forget_handles()
 
@@ -180,12 +181,15 @@ class PosixDisk(StepDisk):
 
     Args:
         temps: folder for files under way, where those beside their targets would be seen by others.
+        open_files: how many are kept open for reading again; few where each is read once.
     """
 
-    def __init__(self, faults: Faults | None = None, *, temps: str | None = None) -> None:
+    def __init__(
+        self, faults: Faults | None = None, *, temps: str | None = None, open_files: int = OPEN_FILES
+    ) -> None:
         token = secrets.token_hex(6)
         # The process id keeps temporary names apart after a fork, the token on different machines.
-        super().__init__(PosixCalls(), faults, lambda: f"{os.getpid():x}-{token}", temps)
+        super().__init__(PosixCalls(open_files), faults, lambda: f"{os.getpid():x}-{token}", temps)
 
 
 def _check_regular(status: os.stat_result, path: str) -> None:
