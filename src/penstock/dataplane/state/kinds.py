@@ -18,9 +18,9 @@ from penstock.dataplane.state.handles import (
     ABSENT,
     CopyingValueHandle,
     KeyState,
-    ListHandle,
     ValueHandle,
 )
+from penstock.dataplane.state.list_handles import ListHandle
 from penstock.dataplane.state.normal import Misfit
 from penstock.dataplane.state.sealing import NO_HASH, entry_hashes
 from penstock.dataplane.state.values import MAX_VALUE_BYTES, ValueCodec

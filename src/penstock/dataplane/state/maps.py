@@ -17,8 +17,9 @@ import pyarrow as pa
 from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.keys.encoding import encode_keys
 from penstock.dataplane.keys.kinds import MAX_KEY_BYTES
-from penstock.dataplane.state.handles import ABSENT, CopyingMapHandle, KeyState, MapHandle
+from penstock.dataplane.state.handles import ABSENT, KeyState
 from penstock.dataplane.state.kinds import Changes, Column, StateContext
+from penstock.dataplane.state.map_handles import CopyingMapHandle, MapHandle
 from penstock.dataplane.state.normal import Misfit, Normal, normal_of
 from penstock.dataplane.state.sealing import entry_hashes
 from penstock.dataplane.state.values import ValueCodec

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.dataplane.keys.codec import encode_key
 from penstock.dataplane.keys.hashing import hash_key, shard_of
-from penstock.dataplane.state import handles
+from penstock.dataplane.state import map_handles
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.local import LocalShard
@@ -203,7 +203,7 @@ def test_state_is_what_a_plain_dict_would_be_whatever_happens_between_epochs(
     script: list[tuple[Any, ...]], memory_bytes: int, first_load: int
 ) -> None:
     model: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as path, mock.patch.object(handles, "FIRST_LOAD", first_load):
+    with tempfile.TemporaryDirectory() as path, mock.patch.object(map_handles, "FIRST_LOAD", first_load):
         world = World(path, memory_bytes)
         for name, *given_ in script:
             if name == "step":
@@ -309,7 +309,7 @@ def test_what_was_settled_is_seen_when_the_epoch_uses_its_key_again(world: World
     rng = random.Random(seed)
     logs: dict[str, list[str]] = {"ann": [], "bob": []}
     tags: dict[str, dict[str, list[int]]] = {"ann": {}, "bob": {}}
-    with mock.patch.object(handles, "FIRST_LOAD", 2):
+    with mock.patch.object(map_handles, "FIRST_LOAD", 2):
         for _ in range(30):
             for _ in range(rng.randint(1, 3)):
                 user = rng.choice(["ann", "bob"])
