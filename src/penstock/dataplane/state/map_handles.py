@@ -1,5 +1,6 @@
 """What a user's function holds of a map state: the map of one key, of which no more is loaded than is asked for.
 
+What is no key of the map is refused where it is written, and not found where it is looked up, as in a dict.
 As with every handle (see `handles`), what is written takes its normal form at once and is shared with nobody.
 """
 
@@ -10,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from penstock.dataplane.state.handles import ABSENT, StateColumn
 from penstock.dataplane.state.misuse import with_words
-from penstock.dataplane.state.normal import Misfit
+from penstock.dataplane.state.normal import Misfit, Normal
 
 FIRST_LOAD: Final = 1024
 """A map of fewer elements is loaded whole when it is first read; of a larger one only what is asked for."""
@@ -26,6 +27,10 @@ class MapStateColumn(StateColumn, Protocol):
 
     def key(self, prefix: bytes, element: Any) -> Any:
         """Return a map key as it is held; raises OperatorError for what is none."""
+        ...
+
+    def sought(self, prefix: bytes, key: Any) -> Any:
+        """Return the held key that a dict would find by this one, or ABSENT where it can be none."""
         ...
 
 
@@ -54,9 +59,7 @@ class MapHandle:
 
     def __getitem__(self, key: Any) -> Any:
         if type(key) is not self._column.plain_key or key not in self._data:
-            key = self._column.key(self._prefix, key)
-            if not self._has(key):
-                raise KeyError(key)
+            key = self._there(key)
         return self._data[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -72,15 +75,12 @@ class MapHandle:
         self._data[key] = normal
 
     def __delitem__(self, key: Any) -> None:
-        key = self._column.key(self._prefix, key)
-        if not self._has(key):
-            raise KeyError(key)
-        self._take(key)
+        self._take(self._there(key))
 
     def __contains__(self, key: Any) -> bool:
         if type(key) is self._column.plain_key and key in self._data:
             return True
-        return self._has(self._column.key(self._prefix, key))
+        return self._has(self._column.sought(self._prefix, key))
 
     def __len__(self) -> int:
         if not self._complete:
@@ -93,22 +93,23 @@ class MapHandle:
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`, or `default`."""
         if type(key) is not self._column.plain_key or key not in self._data:
-            key = self._column.key(self._prefix, key)
+            key = self._column.sought(self._prefix, key)
             if not self._has(key):
                 return default
         return self._data[key]
 
     def pop(self, key: Any, default: Any = ABSENT) -> Any:
         """Remove `key` and return its value; KeyError when it is not there and there is no `default`."""
-        key = self._column.key(self._prefix, key)
-        if self._has(key):
-            return self._take(key)
         if default is ABSENT:
-            raise KeyError(key)
-        return default
+            return self._take(self._there(key))
+        key = self._column.sought(self._prefix, key)
+        return self._take(key) if self._has(key) else default
 
     def setdefault(self, key: Any, default: Any) -> Any:
-        """Return the value of `key`, after setting it to `default` when it is not there."""
+        """Return the value of `key`, after setting it to `default` when it is not there.
+
+        What is returned shares nothing with the map: a list or dict that is changed is stored when it is set again.
+        """
         if key not in self:
             self[key] = default
         return self[key]
@@ -169,8 +170,17 @@ class MapHandle:
             self._dirty[key] = value
         return value
 
+    def _there(self, key: Any) -> Any:
+        """Return the held key that is found by `key`; KeyError where there is none."""
+        sought = self._column.sought(self._prefix, key)
+        if not self._has(sought):
+            raise KeyError(key)
+        return sought
+
     def _has(self, key: Any) -> bool:
         """Whether the map has an element; it is looked for in the store unless it is known by now."""
+        if key is ABSENT:
+            return False
         if not self._complete and key not in self._data and key not in self._dirty:
             if not self._started:
                 self._load(FIRST_LOAD)

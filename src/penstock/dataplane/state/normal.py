@@ -82,10 +82,7 @@ def _struct(type_: pa.StructType, local_times: bool) -> Normal:
             raise Misfit(value, type_, f"give a tuple or a dict of {listed}")
         if len(given) != width:
             raise Misfit(value, type_, f"it has {len(given)} value(s) for the {width} field(s) {listed}")
-        try:
-            found = [one if one is None else field(one) for one, field in zip(given, fields, strict=True)]
-        except Misfit:
-            found = [_part(*part) for part in zip(given, fields, names, strict=True)]
+        found = [_part(*part) for part in zip(given, fields, names, strict=True)]
         for at in required:
             if found[at] is None:
                 raise Misfit(None, type_.field(at).type, "it is NOT NULL", (names[at],))
@@ -96,38 +93,29 @@ def _struct(type_: pa.StructType, local_times: bool) -> Normal:
 
 def _array(type_: pa.ListType, local_times: bool) -> Normal:
     element = normal_of(type_.value_type, local_times)
-    made = pass_array(type_, element)
 
-    def normal(value: Any) -> Any:
+    def normal(value: Any) -> list[Any]:
         if isinstance(value, np.ndarray) and value.ndim:
             value = list(value)
         elif not isinstance(value, (list, tuple)):
             unordered = isinstance(value, (set, frozenset))
             raise Misfit(value, type_, "a set has no order; give a list" if unordered else "give a list")
-        try:
-            return made(value)
-        except Misfit:
-            return [_part(one, element, "element") for one in value]
+        return [_part(one, element, "element") for one in value]
 
-    return normal
+    return pass_array(type_, element, normal)
 
 
 def _map(type_: pa.MapType, local_times: bool) -> Normal:
     key_of, item_of = normal_of(type_.key_type, local_times), normal_of(type_.item_type, local_times)
 
-    made = pass_map(type_, key_of, item_of)
-
-    def normal(value: Any) -> Any:
-        pairs = value.items() if isinstance(value, dict) else value
-        if pairs is value and not (isinstance(pairs, (list, tuple)) and all(map(_is_pair, pairs))):
+    def normal(value: Any) -> dict[Any, Any]:
+        pairs = list(value.items()) if isinstance(value, dict) else value
+        if not isinstance(pairs, (list, tuple)) or not all(map(_is_pair, pairs)):
             raise Misfit(value, type_, "give a dict")
-        try:
-            return made(pairs)
-        except Misfit:
-            keys = [_required(key, key_of, "key") for key, _ in pairs]
-            return dict(zip(keys, [_part(one, item_of, "value") for _, one in pairs], strict=True))
+        keys = [_required(key, key_of, "key") for key, _ in pairs]
+        return dict(zip(keys, [_part(one, item_of, "value") for _, one in pairs], strict=True))
 
-    return normal
+    return pass_map(type_, key_of, item_of, normal)
 
 
 def _is_pair(value: Any) -> bool:

@@ -8,7 +8,8 @@ they do not pass they leave to the functions given, which decide what it becomes
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,48 +28,92 @@ _CHECKS: Final = (
     (pa.types.is_binary, "type({0}) is bytes"),
     (pa.types.is_date32, "type({0}) is date"),
 )
-"""What holds of a value that is in its normal form. Types that are not here have no check that is worth it."""
+"""What holds of a value, {0}, that is in its normal form."""
 
 
 def pass_struct(type_: pa.StructType, fields: Sequence[Normal], normal: Normal) -> Normal:
-    """Return what brings tuples into the form of a struct, field by field, and leaves all else to `normal`."""
+    """Return what brings the fields of a tuple or whole dict into their form, and leaves all else to `normal`."""
     names = [f"v{at}" for at in range(len(fields))]
     parts = [
         _part(field.type, name, f"n{at}", field.nullable)
         for at, (field, name) in enumerate(zip(type_, names, strict=True))
     ]
-    # A tuple of another length, or one with a misfit, is for `normal` to refuse.
+    checks = [_check(field.type, name) for field, name in zip(type_, names, strict=True)]
+    passed = " and ".join(check or "False" for check in checks) or "False"
+    # A tuple of another length, a dict of other fields and what has a misfit are for `normal` to refuse or complete.
     source = f"""
 def quick(value):
-    if type(value) is tuple or type(value) is made or isinstance(value, (tuple, list)):
+    if type(value) is tuple or type(value) is made:
         try:
-            {"".join(f"{name}, " for name in names)} = value
-            return new(made, ({"".join(f"{part}, " for part in parts)}))
-        except (ValueError, Misfit):
+            {_listed(names)} = value
+            if {passed}:
+                return value if type(value) is made else new(made, value)
+        except ValueError:
             pass
-    return normal(value)
+    return by_part(value)
+
+def by_part(given):
+    try:
+        value = listed(given) if type(given) is dict and len(given) == {len(names)} else given
+        if isinstance(value, (tuple, list)):
+            {_listed(names)} = value
+            return new(made, {_listed(parts)})
+    except (KeyError, ValueError, Misfit):
+        pass
+    return normal(given)
 """
     given = {f"n{at}": field for at, field in enumerate(fields)}
-    return _made(source, {**given, "made": held_struct(type_), "normal": normal})
+    given |= {"made": held_struct(type_), "listed": _lister([field.name for field in type_])}
+    return _made(source, {**given, "normal": normal})
 
 
-def pass_array(type_: pa.ListType, element: Normal) -> Normal:
-    """Return what makes the list of normal elements of a list or tuple; raises `Misfit` without its place."""
+def pass_array(type_: pa.ListType, element: Normal, normal: Normal) -> Normal:
+    """Return what makes the list of the normal elements of a list or tuple, and leaves all else to `normal`."""
     source = f"""
 def quick(values):
-    return [{_part(type_.value_type, "v", "n", True)} for v in values]
+    if type(values) is list or type(values) is tuple:
+        for v in values:
+            if not ({_check(type_.value_type, "v") or "False"}): break
+        else:
+            return list(values)
+        try:
+            return [{_part(type_.value_type, "v", "n", True)} for v in values]
+        except Misfit:
+            pass
+    return normal(values)
 """
-    return _made(source, {"n": element})
+    return _made(source, {"n": element, "normal": normal})
 
 
-def pass_map(type_: pa.MapType, key: Normal, item: Normal) -> Normal:
-    """Return what makes the dict of normal keys and values of pairs; raises `Misfit` without its place."""
+def pass_map(type_: pa.MapType, key: Normal, item: Normal, normal: Normal) -> Normal:
+    """Return what makes the dict of the normal keys and values of a dict, and leaves all else to `normal`."""
+    passed = f"{_check(type_.key_type, 'k') or 'False'} and {_check(type_.item_type, 'v') or 'False'}"
     key_part, item_part = _part(type_.key_type, "k", "kn", False), _part(type_.item_type, "v", "n", True)
     source = f"""
-def quick(pairs):
-    return {{{key_part}: {item_part} for k, v in pairs}}
+def quick(values):
+    if type(values) is dict:
+        for k, v in values.items():
+            if not ({passed}): break
+        else:
+            return values.copy()
+        try:
+            return {{{key_part}: {item_part} for k, v in values.items()}}
+        except Misfit:
+            pass
+    return normal(values)
 """
-    return _made(source, {"kn": key, "n": item})
+    return _made(source, {"kn": key, "n": item, "normal": normal})
+
+
+def _lister(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what lists the fields of a dict in their order; KeyError where one is missing."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda given: tuple(given[name] for name in names)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return f"({''.join(f'{part}, ' for part in parts)})"
 
 
 def _part(type_: pa.DataType, value: str, normal: str, nullable: bool) -> str:
@@ -76,18 +121,19 @@ def _part(type_: pa.DataType, value: str, normal: str, nullable: bool) -> str:
     called = f"{normal}({value})"
     if nullable:
         called = f"None if {value} is None else {called}"
-    check = _check(type_)
-    return f"({called})" if check is None else f"({value} if {check.format(value)} else {called})"
+    check = _check(type_, value)
+    return f"({called})" if check is None else f"({value} if {check} else {called})"
 
 
-def _check(type_: pa.DataType) -> str | None:
+def _check(type_: pa.DataType, value: str) -> str | None:
+    """Return the expression that is true where `value` is in its normal form; None where there is none worth it."""
     if pa.types.is_integer(type_):
         lowest, highest = limits_of(type_)
-        return f"type({{0}}) is int and {lowest} <= {{0}} <= {highest}"
+        return f"type({value}) is int and {lowest} <= {value} <= {highest}"
     if pa.types.is_timestamp(type_):
         zone = "None" if type_.tz is None else "UTC"
-        return f"type({{0}}) is datetime and {{0}}.tzinfo is {zone} and not {{0}}.fold"
-    return next((check for fits, check in _CHECKS if fits(type_)), None)
+        return f"type({value}) is datetime and {value}.tzinfo is {zone} and not {value}.fold"
+    return next((check.format(value) for fits, check in _CHECKS if fits(type_)), None)
 
 
 def _made(source: str, names: dict[str, Any]) -> Normal:
