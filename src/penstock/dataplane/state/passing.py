@@ -9,17 +9,26 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from functools import wraps
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from penstock.dataplane.state.atoms import Misfit, Normal
 from penstock.dataplane.state.held import held_struct, limits_of
 
+T = TypeVar("T")
+
 _NAMES: Final[dict[str, Any]] = {
     "Misfit": Misfit, "new": tuple.__new__, "date": dt.date, "datetime": dt.datetime, "UTC": dt.UTC,
 }  # fmt: skip
+
+_STORES: Final = {
+    "update": "self._value = {}; self._changed = True",
+    "appendValue": "(self._tail if self._items is None else self._items).append({})",
+}
+"""How the methods of handles that take one value store it, once it is normal."""
 
 _CHECKS: Final = (
     (pa.types.is_boolean, "type({0}) is bool"),
@@ -38,18 +47,10 @@ def pass_struct(type_: pa.StructType, fields: Sequence[Normal], normal: Normal) 
         _part(field.type, name, f"n{at}", field.nullable)
         for at, (field, name) in enumerate(zip(type_, names, strict=True))
     ]
-    checks = [_check(field.type, name) for field, name in zip(type_, names, strict=True)]
-    passed = " and ".join(check or "False" for check in checks) or "False"
     # A tuple of another length, a dict of other fields and what has a misfit are for `normal` to refuse or complete.
     source = f"""
 def quick(value):
-    if type(value) is tuple or type(value) is made:
-        try:
-            {_listed(names)} = value
-            if {passed}:
-                return value if type(value) is made else new(made, value)
-        except ValueError:
-            pass
+{_passed(type_, "return {}")}
     return by_part(value)
 
 def by_part(given):
@@ -103,6 +104,40 @@ def quick(values):
     return normal(values)
 """
     return _made(source, {"kn": key, "n": item, "normal": normal})
+
+
+def passing(kind: type[T], method: str, type_: pa.DataType) -> type[T]:
+    """Return the kind of handle whose `method` stores at once what is normal, and is what it was for all else."""
+    statements, method_of_kind = _passed(type_, _STORES[method]), getattr(kind, method)
+    if not statements:
+        return kind
+    source = f"""
+def quick(self, value):
+{statements}
+    method(self, value)
+"""
+    made = held_struct(type_) if pa.types.is_struct(type_) else None
+    quick = wraps(method_of_kind)(_made(source, {"made": made, "method": method_of_kind}))
+    return type(kind.__name__, (kind,), {"__slots__": (), "__doc__": kind.__doc__, method: quick})
+
+
+def _passed(type_: pa.DataType, store: str) -> str:
+    """Return the statements that store a `value` that is normal and leave; none where a type has no such check."""
+    if not pa.types.is_struct(type_):
+        check = _check(type_, "value")
+        return "" if check is None else f"    if {check}:\n        {store.format('value')}; return"
+    names = [f"v{at}" for at in range(type_.num_fields)]
+    checks = [_check(field.type, name) for field, name in zip(type_, names, strict=True)]
+    if not checks or None in checks:
+        return ""
+    stored = store.format("value if kind is made else new(made, value)")
+    return f"""
+    kind = type(value)
+    if (kind is tuple or kind is made) and len(value) == {len(names)}:
+        {_listed(names)} = value
+        if {" and ".join(filter(None, checks))}:
+            {stored}; return
+"""
 
 
 def _lister(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
