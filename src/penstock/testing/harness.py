@@ -18,7 +18,9 @@ from penstock.dataplane.logic.protocol import DEAD, MAIN, EpochInput, Logic, Sha
 from penstock.dataplane.program import Program, StageSpec
 from penstock.dataplane.records import END_US
 from penstock.dataplane.state.entries import EntryState
-from penstock.dataplane.state.handles import KeyState, ListHandle, MapHandle
+from penstock.dataplane.state.handles import KeyState
+from penstock.dataplane.state.list_handles import ListHandle
+from penstock.dataplane.state.map_handles import MapHandle
 from penstock.errors import DeclarationError, PenstockError
 from penstock.raised import noting_ctrl_c
 from penstock.testing.clocks import ManualClock, parse_positive, parse_time

@@ -223,6 +223,8 @@ def _instant(type_: pa.DataType, local_times: bool) -> Normal:
 
 def _wall_time(type_: pa.DataType) -> Normal:
     def normal(value: Any) -> dt.datetime:
+        if type(value) is dt.datetime and value.tzinfo is None and not value.fold:
+            return value
         plain = _plain_time(value)
         if not isinstance(plain, dt.datetime):
             raise Misfit(value, type_)

@@ -18,10 +18,11 @@ from penstock.dataplane.state.handles import (
     ABSENT,
     CopyingValueHandle,
     KeyState,
-    ListHandle,
     ValueHandle,
 )
+from penstock.dataplane.state.list_handles import ListHandle
 from penstock.dataplane.state.normal import Misfit
+from penstock.dataplane.state.passing import passing
 from penstock.dataplane.state.sealing import NO_HASH, entry_hashes
 from penstock.dataplane.state.values import MAX_VALUE_BYTES, ValueCodec
 from penstock.errors import OperatorError
@@ -182,16 +183,20 @@ class ValueColumn(Column):
 
     fixed_weight = 300
 
+    def __init__(self, context: StateContext, name: str, ordinal: int, codec: ValueCodec) -> None:
+        super().__init__(context, name, ordinal, codec)
+        kind = ValueHandle if self.copier is None else CopyingValueHandle
+        self._kind = passing(kind, "update", codec.arrow_type)
+
     def make(self, shard: int, key: bytes, empty: bool) -> ValueHandle:
         entry = self.prefix(key)
         return self.holding(shard, entry, None if empty else self._context.reader.read(shard, entry))
 
     def holding(self, shard: int, entry: bytes, stored: tuple[bytes, bytes] | None) -> ValueHandle:
         """Make a handle of what was read for it: (value, hash), or None."""
-        kind = ValueHandle if self.copier is None else CopyingValueHandle
         if stored is None:
-            return kind(self, shard, entry, None, None)
-        return kind(self, shard, entry, self.codec.decode(stored[0]), stored[1])
+            return self._kind(self, shard, entry, None, None)
+        return self._kind(self, shard, entry, self.codec.decode(stored[0]), stored[1])
 
     def collect(self, touched: Sequence[KeyState], into: Changes) -> None:
         changed = [handle for handle in map(attrgetter(self.name), touched) if handle._changed]
@@ -225,8 +230,12 @@ class ValueColumn(Column):
 class ListColumn(Column):
     """A ListState over all keys."""
 
+    def __init__(self, context: StateContext, name: str, ordinal: int, codec: ValueCodec) -> None:
+        super().__init__(context, name, ordinal, codec)
+        self._kind = passing(ListHandle, "appendValue", codec.arrow_type)
+
     def make(self, shard: int, key: bytes, empty: bool) -> ListHandle:
-        return ListHandle(self, shard, self.prefix(key), empty)
+        return self._kind(self, shard, self.prefix(key), empty)
 
     def collect(self, touched: Sequence[KeyState], into: Changes) -> None:
         for state in touched:

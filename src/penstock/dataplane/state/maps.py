@@ -7,18 +7,23 @@ no hashes are kept. That needs every value in memory to be exactly what its enco
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal
 from itertools import chain, repeat
+from numbers import Number
 from operator import add, attrgetter
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane.keys.codec import KeyCodec
 from penstock.dataplane.keys.encoding import encode_keys
 from penstock.dataplane.keys.kinds import MAX_KEY_BYTES
-from penstock.dataplane.state.handles import ABSENT, CopyingMapHandle, KeyState, MapHandle
+from penstock.dataplane.state.handles import ABSENT, KeyState
 from penstock.dataplane.state.kinds import Changes, Column, StateContext
+from penstock.dataplane.state.map_handles import CopyingMapHandle, MapHandle
 from penstock.dataplane.state.normal import Misfit, Normal, normal_of
 from penstock.dataplane.state.sealing import entry_hashes
 from penstock.dataplane.state.values import ValueCodec
@@ -27,6 +32,12 @@ _T = TypeVar("_T")
 _PLAIN_KEYS: Final[dict[str, type]] = {
     "int8": int, "int16": int, "int32": int, "int64": int, "string": str, "binary": bytes, "bool": bool,
 }  # fmt: skip
+_NUMBERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...]] = (
+    (pa.types.is_boolean, bool),
+    (pa.types.is_integer, int),
+    (pa.types.is_floating, float),
+    (pa.types.is_decimal, Decimal),
+)
 _SHORT: Final = MAX_KEY_BYTES // 4  # characters, of at most four bytes each
 _NAN: Final = math.nan
 """The one NaN that is a map key: a dict finds a key that is not equal to itself by identity alone."""
@@ -70,6 +81,7 @@ class MapColumn(Column):
         self._key_of = map_key_of(key_type, codec.local_times)
         self._elements = KeyCodec([key_type], ["key"], context.operator)
         self.plain_key = _PLAIN_KEYS.get(str(key_type))
+        self._number = next((number for fits, number in _NUMBERS if fits(key_type)), None)
         self.order: Normal | None = _after_numbers if pa.types.is_floating(key_type) else None
 
     def make(self, shard: int, key: bytes, empty: bool) -> MapHandle:
@@ -150,6 +162,31 @@ class MapColumn(Column):
             return self._key_of(element)
         except Misfit as misfit:
             raise self._error(prefix, f" map key {misfit}") from None
+
+    def sought(self, prefix: bytes, element: Any) -> Any:
+        """Return the held key that a dict would find by this one, or ABSENT where it can be none.
+
+        Raises:
+            OperatorError: no dict can be asked for it, as it can change.
+        """
+        try:
+            return self._key_of(element)
+        except Misfit as misfit:
+            try:
+                hash(element)
+            except TypeError:
+                raise self._error(prefix, f" map key {misfit}") from None
+        return self._equal_number(element)
+
+    def _equal_number(self, element: Any) -> Any:
+        """Return the number of the key's type that equals one of another type, as 1 does 1.0, or ABSENT."""
+        if self._number is not None and isinstance(element, (Number, np.generic)):
+            plain = element.item() if isinstance(element, np.generic) else element
+            with suppress(TypeError, ValueError, ArithmeticError):
+                key = self._key_of(self._number(plain))
+                if key == plain:
+                    return key
+        return ABSENT
 
     def weight(self, handle: MapHandle) -> int:
         return 500 + 250 * len(handle._data)

@@ -8,19 +8,17 @@ operators, no encodings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from penstock.dataplane.state.atoms import Misfit, Normal, atom_of, is_missing
-from penstock.dataplane.state.held import held_struct, held_type
+from penstock.dataplane.state.held import held_struct
+from penstock.dataplane.state.passing import pass_array, pass_map, pass_struct
 from penstock.raised import show
 
 __all__ = ["Misfit", "Normal", "copier_of", "is_missing", "normal_of"]
-
-_convert: Final = msgspec.convert
 
 
 def normal_of(type_: pa.DataType, local_times: bool = False) -> Normal:
@@ -84,61 +82,27 @@ def _struct(type_: pa.StructType, local_times: bool) -> Normal:
             raise Misfit(value, type_, f"give a tuple or a dict of {listed}")
         if len(given) != width:
             raise Misfit(value, type_, f"it has {len(given)} value(s) for the {width} field(s) {listed}")
-        try:
-            found = [one if one is None else field(one) for one, field in zip(given, fields, strict=True)]
-        except Misfit:
-            found = [_part(*part) for part in zip(given, fields, names, strict=True)]
+        found = [_part(*part) for part in zip(given, fields, names, strict=True)]
         for at in required:
             if found[at] is None:
                 raise Misfit(None, type_.field(at).type, "it is NOT NULL", (names[at],))
         return tuple.__new__(made, found)
 
-    return _quick_struct(type_, normal)
-
-
-def _quick_struct(type_: pa.StructType, normal: Normal) -> Normal:
-    """Return what lets msgspec do it where a tuple of plain numbers and ASCII text is given, and `normal` the rest."""
-    texts = [at for at, field in enumerate(type_) if pa.types.is_string(field.type)]
-    if not all(_is_plain(field.type) or pa.types.is_string(field.type) for field in type_):
-        return normal
-    made = held_struct(type_)
-
-    def quick(value: Any) -> Any:
-        if type(value) is not tuple:
-            return normal(value)
-        try:
-            converted = _convert(value, made)
-        except msgspec.ValidationError:
-            return normal(value)
-        for at in texts:
-            if not _is_ascii(value[at]):
-                return normal(value)
-        return converted
-
-    return quick
+    return pass_struct(type_, fields, normal)
 
 
 def _array(type_: pa.ListType, local_times: bool) -> Normal:
     element = normal_of(type_.value_type, local_times)
-    quick, held = _is_plain(type_.value_type), held_type(type_)
 
     def normal(value: Any) -> list[Any]:
-        if quick and type(value) in (list, tuple):
-            try:
-                return _convert(value, held)  # type: ignore[no-any-return]
-            except msgspec.ValidationError:
-                pass
         if isinstance(value, np.ndarray) and value.ndim:
             value = list(value)
         elif not isinstance(value, (list, tuple)):
             unordered = isinstance(value, (set, frozenset))
             raise Misfit(value, type_, "a set has no order; give a list" if unordered else "give a list")
-        try:
-            return [one if one is None else element(one) for one in value]
-        except Misfit:
-            return [_part(one, element, "element") for one in value]
+        return [_part(one, element, "element") for one in value]
 
-    return normal
+    return pass_array(type_, element, normal)
 
 
 def _map(type_: pa.MapType, local_times: bool) -> Normal:
@@ -148,23 +112,10 @@ def _map(type_: pa.MapType, local_times: bool) -> Normal:
         pairs = list(value.items()) if isinstance(value, dict) else value
         if not isinstance(pairs, (list, tuple)) or not all(map(_is_pair, pairs)):
             raise Misfit(value, type_, "give a dict")
-        try:
-            return {key_of(key): one if one is None else item_of(one) for key, one in pairs}
-        except Misfit:
-            keys = [_required(key, key_of, "key") for key, _ in pairs]
-            return dict(zip(keys, [_part(one, item_of, "value") for _, one in pairs], strict=True))
+        keys = [_required(key, key_of, "key") for key, _ in pairs]
+        return dict(zip(keys, [_part(one, item_of, "value") for _, one in pairs], strict=True))
 
-    return normal
-
-
-def _is_plain(type_: pa.DataType) -> bool:
-    """Whether msgspec takes of this type what is taken here, and makes the same of it."""
-    is_ = pa.types
-    return bool(is_.is_boolean(type_) or is_.is_integer(type_) or is_.is_float64(type_))
-
-
-def _is_ascii(value: Any) -> bool:
-    return value is None or (type(value) is str and value.isascii())
+    return pass_map(type_, key_of, item_of, normal)
 
 
 def _is_pair(value: Any) -> bool:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from penstock.dataplane.state.handles import ABSENT, KeyState, MapHandle
+from penstock.dataplane.state.handles import ABSENT, KeyState
 from penstock.dataplane.state.kinds import Changes, StateContext
+from penstock.dataplane.state.map_handles import MapHandle
 from penstock.dataplane.state.maps import MapColumn
 from penstock.dataplane.state.sealing import entry_hashes, unseal
 from penstock.dataplane.state.values import ValueCodec

@@ -29,6 +29,7 @@ class ValueCodec:
     """
 
     def __init__(self, type_: pa.DataType, local_times: bool = False) -> None:
+        self.arrow_type = type_
         self.type = ddl_of(type_)
         self.local_times = local_times
         self.normal: Normal = normal_of(type_, local_times)

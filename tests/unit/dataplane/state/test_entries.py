@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.dataplane.keys.codec import encode_key
 from penstock.dataplane.keys.hashing import hash_key, shard_of
-from penstock.dataplane.state import handles
+from penstock.dataplane.state import map_handles
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
 from penstock.dataplane.state.local import LocalShard
@@ -203,7 +203,7 @@ def test_state_is_what_a_plain_dict_would_be_whatever_happens_between_epochs(
     script: list[tuple[Any, ...]], memory_bytes: int, first_load: int
 ) -> None:
     model: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as path, mock.patch.object(handles, "FIRST_LOAD", first_load):
+    with tempfile.TemporaryDirectory() as path, mock.patch.object(map_handles, "FIRST_LOAD", first_load):
         world = World(path, memory_bytes)
         for name, *given_ in script:
             if name == "step":
@@ -309,7 +309,7 @@ def test_what_was_settled_is_seen_when_the_epoch_uses_its_key_again(world: World
     rng = random.Random(seed)
     logs: dict[str, list[str]] = {"ann": [], "bob": []}
     tags: dict[str, dict[str, list[int]]] = {"ann": {}, "bob": {}}
-    with mock.patch.object(handles, "FIRST_LOAD", 2):
+    with mock.patch.object(map_handles, "FIRST_LOAD", 2):
         for _ in range(30):
             for _ in range(rng.randint(1, 3)):
                 user = rng.choice(["ann", "bob"])
@@ -509,7 +509,8 @@ def test_a_value_read_from_state_cannot_change_it_in_place(world: World) -> None
         (lambda key: key.book.updateValue(1, 5), "give a tuple or a dict of price, volume"),
         (lambda key: key.book.updateValue("one", (1.0, 1)), r"map key 'one' \(str\) is no bigint"),
         (lambda key: key.book.updateValue(2**63, (1.0, 1)), "map key 9223372036854775808 .* lies outside"),
-        (lambda key: key.book.get(1.0), r"map key 1.0 \(float\) is no bigint"),
+        (lambda key: key.book.setdefault(None, (1.0, 1)), r"map key None \(NoneType\) is no bigint"),
+        (lambda key: key.book.get([1]), r"map key \[1\] \(list\) is no bigint"),
         (lambda key: key.tags.updateValue("x", [1, "two"]), r"field 'element': 'two' \(str\) is no int"),
         (lambda key: key.tags.updateValue("x", {1}), "a set has no order; give a list"),
         (lambda key: key.tags.updateValue("x" * 441, [1]), "it takes 441 bytes, over the limit of 440"),

@@ -172,6 +172,45 @@ def test_keys_that_are_not_equal_to_themselves_are_found_and_stand_last(tmp_path
     assert len(task.ann.book) == 3
 
 
+NO_KEYS: tuple[Any, ...] = (None, "a", "\ud800", "x" * 1000, b"a", 2**70, -1, 1.5, float("nan"), decimal.Decimal("1.5"),
+                            1j, (), pd.NaT, dt.date(2024, 1, 1), object())  # fmt: skip
+ONES: tuple[Any, ...] = (1, 1.0, True, np.float32(1), np.bool_(True), decimal.Decimal(1), np.int8(1))
+
+
+@pytest.mark.parametrize(
+    "type_", ["int", "double", "string", "binary", "boolean", "decimal(10,2)", "timestamp"]
+)
+@pytest.mark.parametrize("written", [False, True])
+def test_what_is_no_key_of_a_map_is_not_found_in_it_as_in_a_dict(
+    tmp_path: Path, type_: str, written: bool
+) -> None:
+    book = Task(str(tmp_path), {"book": MapState(type_, "int")}).ann.book
+    is_number = type_ in ("int", "double", "boolean", "decimal(10,2)")
+    plain: dict[Any, int] = {}
+    if written:
+        key = {"string": "one", "binary": b"one", "timestamp": dt.datetime(2024, 1, 1, tzinfo=dt.UTC)}.get(
+            type_
+        )
+        key = normal_of(parse_any_type(type_, "type"))(type_ == "boolean" or 1) if is_number else key
+        book[key], plain[key] = 5, 5
+    for key in (*NO_KEYS, *ONES):
+        asked = (
+            key.item() if isinstance(key, np.generic) else key
+        )  # numpy's own raise where they meet a decimal
+        found = asked in plain
+        assert (key in book, book.containsKey(key)) == (found, found), key
+        assert (book.get(key, 7), book.getValue(key)) == (plain.get(asked, 7), plain.get(asked)), key
+        if found:
+            assert book[key] == plain[asked]
+            continue
+        assert book.pop(key, 7) == 7
+        book.removeKey(key)
+        for refused in (lambda key: book[key], book.pop, book.__delitem__):
+            with pytest.raises(KeyError):
+                refused(key)
+    assert dict(book.items()) == plain
+
+
 class Side(enum.Enum):
     BUY = "buy"
 
@@ -209,6 +248,14 @@ def test_values_take_the_form_of_their_type(type_: str, value: Any, held: Any) -
         ("struct<a:bigint,b:string>", (1 << 63, "x"), "it lies outside", ("a",)),
         ("struct<a:bigint,b:string>", (1, "\ud800"), "half of a surrogate pair", ("b",)),
         ("array<bigint>", [1 << 70], "it lies outside", ("element",)),
+        ("array<int>", ["\ud800"], "(str) is no int", ("element",)),
+        ("struct<a:int,b:int>", (1, "\ud800"), "(str) is no int", ("b",)),
+        ("struct<a:int,b:int>", (1, 2, 3), "it has 3 value(s) for the 2 field(s) a, b", ()),
+        ("array<struct<a:int,b:int>>", [(1, 2), (1,)], "it has 1 value(s) for", ("element",)),
+        ("struct<a:int NOT NULL,b:int>", (None, 2), "it is NOT NULL", ("a",)),
+        ("array<boolean>", [True, 1], "1 (int) is no boolean", ("element",)),
+        ("array<bigint>", [1, True], "True (bool) is no bigint", ("element",)),
+        ("map<string,int>", {"a": 1, "b": True}, "True (bool)", ("value",)),
         ("double", "1.5", "'1.5' (str) is no double", ()),
         ("boolean", 1, "1 (int) is no boolean", ()),
         ("decimal(10,2)", decimal.Decimal("1.005"), "it has more digits than the type", ()),
