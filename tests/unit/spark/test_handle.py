@@ -149,6 +149,7 @@ def test_whatever_the_watching_raises_ends_the_query_instead_of_nothing(
     raised: Exception, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, told = Query("counts"), []
+    query.id = query.runId
     monkeypatch.setattr("penstock.spark.query.WATCH_INTERVAL_S", 0.001)
     monkeypatch.setattr("penstock.spark.query.REPORT_INTERVAL_S", 0.001)
 
@@ -172,6 +173,7 @@ def test_what_the_watching_raises_because_the_query_ends_is_no_reason_of_its_own
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     query, asked = Query("counts"), []
+    query.id = query.runId
     monkeypatch.setattr("penstock.spark.query.WATCH_INTERVAL_S", 0.001)
     monkeypatch.setattr("penstock.spark.query.REPORT_INTERVAL_S", 0.001)
 
