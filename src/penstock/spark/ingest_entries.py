@@ -40,6 +40,8 @@ class Log:
 
 
 def number_of(name: str) -> int | None:
+    if name.isascii() and name.isdigit():  # nearly all are, and there may be thousands
+        return int(name)
     found = _ENTRY.fullmatch(name)
     return int(found[1]) if found else None
 

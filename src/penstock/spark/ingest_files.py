@@ -76,9 +76,9 @@ def names_in(folder: str) -> list[str]:
 
 
 def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder of a tree with the sorted names of what is no folder in it; follows no link below its top."""
+    """Yield each folder of a tree with the names of what is no folder in it; follows no link below its top."""
     for above, _, names in os.walk(folder, onerror=_pass_if_gone):
-        yield above, sorted(names)
+        yield above, names
 
 
 def find_link(*folders: str) -> str | None:

@@ -197,7 +197,7 @@ def _summed(sums: str) -> str:
 def _logs(folder: str) -> Iterator[Log]:
     """The logs of the sources, by name; what a name stands for is looked at where it is used."""
     for above, names in walk(f"{folder}/sources"):
-        mine = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
+        mine = [name for name in names if name[0] != "." and not name.endswith(".tmp")]
         yield Log(os.path.relpath(above, folder), mine)
 
 
@@ -209,4 +209,4 @@ def _sparks_files(folder: str) -> Iterator[str]:
                 mine = names if above != f"{folder}/{log}" else []
             else:
                 mine = [name for name in names if above == f"{folder}/{log}" and _SPARKS.fullmatch(name)]
-            yield from (f"{above}/{name}" for name in mine)
+            yield from (f"{above}/{name}" for name in sorted(mine))

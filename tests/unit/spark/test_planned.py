@@ -596,12 +596,38 @@ def test_what_the_committed_batch_needs_is_not_dropped(tmp_path: Path) -> None:
             assert {path: path.read_bytes() for path in world.files()} == before, (make, harm)
 
 
+def test_nothing_is_dropped_where_what_is_left_is_not_enough(tmp_path: Path) -> None:
+    """Without the offsets past it Spark reads those before the last committed batch, which it has let go here."""
+    world = with_state(tmp_path, 4)
+    plan_one_more(world)
+    (world.folder / "offsets/2").unlink()
+    assert world.start().number == 4  # of that batch it reads nothing
+    (world.folder / "offsets/4").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cannot be put back"):
+        world.start()
+    assert (world.folder / "offsets/4").exists()
+
+
+def test_of_a_log_whose_place_is_not_known_nothing_is_dropped(tmp_path: Path) -> None:
+    """The log of another source than files, such as the first offsets of Kafka, without a record that names it."""
+    world = without_plan(tmp_path, 1)
+    (world.folder / "offsets/0").write_text('v1\n{}\n{"topic":{"0":7}}')
+    (world.folder / "offsets/.0.crc").unlink()
+    (world.folder / "sources/0/0").write_bytes(b"")
+    found = ingest_folder.find(str(world.folder), 0, None, no_file_kept)
+    assert found.torn == "sources/0/0" and not found.droppable
+    with pytest.raises(CheckpointError, match="cannot be put back"):
+        world.start()
+
+
 def test_entries_after_a_torn_one_go_with_it(tmp_path: Path) -> None:
     world = with_state(tmp_path, 4, compact=100)
     streaming = world.start()
     streaming.log_source()
     streaming.log_source()
     (world.folder / "sources/0/4").write_bytes(b"v1\n{")
+    world.prepare()
+    assert not (world.folder / "sources/0/4").exists() and not (world.folder / "sources/0/5").exists()
     assert world.drain() == world.inputs
 
 
