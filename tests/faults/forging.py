@@ -65,7 +65,22 @@ _BASE = {name: at for at, name in enumerate(records.Base.__struct_fields__)}
 _CHAIN = {name: at for at, name in enumerate(records.ChainBase.__struct_fields__)}
 _RECORD = {name: at for at, name in enumerate(records.Record.__struct_fields__)}
 _JSON = (FrameKind.CLAIM, FrameKind.META, FrameKind.NEWEST)
-_INTS = (0, 1, -1, 7, 255, 65_535, 1 << 16, 1 << 31, 1 << 32, 1 << 40, 10**15, (1 << 62), (1 << 63) - 1, -(1 << 63))
+_INTS = (
+    0,
+    1,
+    -1,
+    7,
+    255,
+    65_535,
+    1 << 16,
+    1 << 31,
+    1 << 32,
+    1 << 40,
+    10**15,
+    (1 << 62),
+    (1 << 63) - 1,
+    -(1 << 63),
+)
 _FLOATS = (0.0, -1.0, 1e9, 1e12, 1e18, 1e300, -1e300, 5e-324, 1e308)
 _TEXTS = (
     "",
