@@ -297,10 +297,7 @@ class Totals(StatefulProcessor):
     ("value", "said"),
     [
         (5, r"state 'c': 5 \(int\) is no value; give a tuple of n, m"),
-        (
-            (5,),
-            r"state 'c' .*\(5,\) \(tuple\) is no struct<.*>; it has 1 value\(s\) for the 2 field\(s\) n, m",
-        ),
+        ((5,), r"state 'c' .*\(5,\) \(tuple\) is no struct<.*>; it has 1 value\(s\) for the 2 field\(s\) n, m"),
         (("x", 1), r"state 'c' .*field 'n': 'x' \(str\) is no bigint"),
     ],
 )

@@ -21,8 +21,7 @@ END_US = 1 << 62
 IDLE_US = END_US - 1
 """Watermark of an input that is idle: it holds nobody up, and moves nobody on."""
 DataName = Annotated[
-    str,
-    msgspec.Meta(pattern=r"\Ag[0-9]{6,18}-[A-Za-z0-9_]+-[0-9]{6,18}\.(seg|snp|pln|src)\Z", max_length=255),
+    str, msgspec.Meta(pattern=r"\Ag[0-9]{6,18}-[A-Za-z0-9_]+-[0-9]{6,18}\.(seg|snp|pln|src)\Z", max_length=255)
 ]
 """Name of a data file: nothing that is read names a file outside of the folder `data`."""
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]

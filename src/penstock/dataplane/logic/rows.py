@@ -225,14 +225,10 @@ def operator_error(operator: str, key: Any, error: BaseException) -> OperatorErr
         return OperatorError(
             f"operator {operator!r} {error}{'' if key is None else f' (key {show_key(key)})'}."
         )
-    if isinstance(error, OperatorError) and str(error).startswith(
-        f"operator {operator!r}"
-    ):  # of a write to its state
+    if isinstance(error, OperatorError) and str(error).startswith(f"operator {operator!r}"):  # of a write to its state
         return OperatorError(f"{describe_own(error)}\n{describe_traceback(error)}")
     where = "" if key is None else f" for key {show_key(key)}"
-    return function_error(
-        f"operator {operator!r} failed{where}", error, f"{hint_for(error)}\n{describe_traceback(error)}"
-    )
+    return function_error(f"operator {operator!r} failed{where}", error, f"{hint_for(error)}\n{describe_traceback(error)}")
 
 
 def show_key(key: Any) -> str:

@@ -222,9 +222,7 @@ def test_an_environment_that_says_it_is_larger_than_its_file_is_not_taken_over(p
     shard = LocalShard.create(path, "a")
     shard.write([(b"\x01k", b"v")], [], 1, DIGEST)
     shard.close()
-    main_db = (
-        16 + 24 + 48
-    )  # the page's header, what stands before the databases, and the database of free pages
+    main_db = 16 + 24 + 48  # the page's header, what stands before the databases, and the database of free pages
     at = main_db + {"branch_pages": 8, "leaf_pages": 16, "overflow_pages": 24}[field]
     with open(os.path.join(path, "data.mdb"), "r+b") as file:
         for meta_page in (0, 4096):
