@@ -24,4 +24,7 @@ def listed(things: Iterable[object], most: int = LISTED) -> str:
 
 def in_local_time(unix_s: float) -> str:
     """Return a moment as the clock on the wall has it: `2026-11-18 20:52:36`."""
-    return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # what somebody else wrote into a file may be any number
+        return f"second {unix_s:g}"

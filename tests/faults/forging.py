@@ -65,7 +65,23 @@ _BASE = {name: at for at, name in enumerate(records.Base.__struct_fields__)}
 _CHAIN = {name: at for at, name in enumerate(records.ChainBase.__struct_fields__)}
 _RECORD = {name: at for at, name in enumerate(records.Record.__struct_fields__)}
 _JSON = (FrameKind.CLAIM, FrameKind.META, FrameKind.NEWEST)
-_INTS = (0, 1, -1, 7, 255, 65_535, 1 << 16, 1 << 31, 1 << 32, 1 << 40, (1 << 62), (1 << 63) - 1, -(1 << 63))
+_INTS = (
+    0,
+    1,
+    -1,
+    7,
+    255,
+    65_535,
+    1 << 16,
+    1 << 31,
+    1 << 32,
+    1 << 40,
+    10**15,
+    (1 << 62),
+    (1 << 63) - 1,
+    -(1 << 63),
+)
+_FLOATS = (0.0, -1.0, 1e9, 1e12, 1e18, 1e300, -1e300, 5e-324, 1e308)
 _TEXTS = (
     "",
     "x" * 5_000,
@@ -303,6 +319,8 @@ def _other(rng: random.Random, value: Any) -> Any:
         return not value
     if isinstance(value, int):
         return rng.choice((*_INTS, value + 1, value - 1 if value else 2, value ^ (1 << rng.randrange(40))))
+    if isinstance(value, float):
+        return rng.choice((*_FLOATS, value + 1.0, -value))
     if isinstance(value, bytes):
         return _other_bytes(rng, value)[1]
     if isinstance(value, str):

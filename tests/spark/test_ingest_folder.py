@@ -135,6 +135,23 @@ HARMS: list[Harm] = [
 ]  # fmt: skip
 
 
+STATE_HARMS = [harm for harm in HARMS if harm is not tear_metadata]
+"""Those that take away what goes with the state."""
+
+
+def empty_commit(folder: Path, copy: Path) -> None:
+    path = folder / "commits" / str(newest(folder, "commits"))
+    path.write_bytes(b"")
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def empty_plan(folder: Path, copy: Path) -> None:
+    """Spark had planned one batch more, and nothing of it has reached the disk."""
+    last = newest(folder, "offsets")
+    (folder / "offsets" / str(last + 1)).write_bytes(b"")
+    (folder / "sources" / "0" / str(last + 1)).write_bytes(b"")
+
+
 def prepared(spark: SparkSession, root: Path, shape: str) -> tuple[Flow, Path]:
     """A flow past two compactions of its source, and a copy of Spark's folder from before."""
     flow, copy = Flow(spark, root, shape), root / "copy"
@@ -173,7 +190,7 @@ def test_a_source_that_has_let_its_rows_go_is_put_back_all_the_same(
     flow.check()
 
 
-@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("harm", STATE_HARMS, ids=lambda harm: harm.__name__)
 def test_state_in_the_streaming_dataframe_is_not_put_back_but_refused_by_name(
     spark: SparkSession, tmp_path: Path, harm: Harm
 ) -> None:
@@ -192,6 +209,19 @@ def test_state_in_the_streaming_dataframe_is_not_put_back_but_refused_by_name(
         flow.run()
     shutil.rmtree(flow.folder, ignore_errors=True)
     shutil.copytree(tmp_path / "newest", flow.folder)  # what the message says
+    flow.run()
+    flow.check()
+
+
+@pytest.mark.parametrize("harm", [tear_metadata, empty_commit, empty_plan], ids=lambda harm: harm.__name__)
+def test_what_spark_can_do_without_is_dropped_beside_state(
+    spark: SparkSession, tmp_path: Path, harm: Harm
+) -> None:
+    flow = Flow(spark, tmp_path, "duplicates")
+    flow.put(3)
+    flow.run()
+    harm(flow.folder, flow.folder)
+    flow.put(2)
     flow.run()
     flow.check()
 

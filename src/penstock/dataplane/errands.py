@@ -21,6 +21,8 @@ from penstock.dataplane.records import Base
 from penstock.dataplane.run import SinkWork
 from penstock.dataplane.slices import slice_pieces
 
+APPEND_BYTES: Final = 32 << 20
+"""Bytes of records that are joined at most; `tornness` looks at twice as many byte by byte."""
 _SINK_SHARD: Final = np.zeros(1, np.uint16)
 """A sink has one shard."""
 
@@ -28,17 +30,21 @@ _SINK_SHARD: Final = np.zeros(1, np.uint16)
 def plan_writes(queued: Iterable[list[bytes] | Base]) -> Iterator[list[bytes] | Base]:
     """Yield what the log writes, in order: records that wait together as one append, and parts between them.
 
-    A part begins only after everything queued before it is appended, since its base covers that.
+    A part begins only after everything queued before it is appended, since its base covers that. An append has at most
+    `APPEND_BYTES`, or what was queued as one: of a longer one less is known when a crash has cut it off.
     """
     encoded: list[bytes] = []
+    size = 0
     for item in queued:
+        more = sum(map(len, item)) if isinstance(item, list) else 0
+        if encoded and (not isinstance(item, list) or size + more > APPEND_BYTES):
+            yield encoded
+            encoded, size = [], 0
         if isinstance(item, list):
             encoded.extend(item)
-            continue
-        if encoded:
-            yield encoded
-            encoded = []
-        yield item
+            size += more
+        else:
+            yield item
     if encoded:
         yield encoded
 

@@ -170,7 +170,10 @@ def give_back(
 
     A driver that was overtaken without noticing may first trip over what the newer one has cleaned up; it is told who
     won, not that a file is missing. That the heartbeat cannot be written is no news: it only guards against accidents.
+    What this process has given back already it does not give back again: somebody else may have it by now.
     """
+    if claim.pid == os.getpid() and claim.boot == process_space() and claim not in _held:
+        return error
     try:
         recordlog.check_claim(disk, checkpoint, claim)
         recordlog.write_heartbeat(disk, checkpoint, Heartbeat(claim, now, released=True))

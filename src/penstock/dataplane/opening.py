@@ -59,6 +59,7 @@ def open_checkpoint(
     program: Program,
     *,
     takeover: bool = False,
+    beside: str = "",
     fresh_s: float = FRESH_S,
     who: Claim | None = None,
     wall: Callable[[], float] = time.time,
@@ -69,6 +70,7 @@ def open_checkpoint(
 
     Args:
         takeover: claim it even while its holder seems alive; the holder's query ends with an error.
+        beside: a file of the query's own that is no part of the checkpoint, and may lie in its folder.
         pause: lets time pass where the heartbeat of another host has to be watched.
 
     Raises:
@@ -81,7 +83,7 @@ def open_checkpoint(
     onlooker = Onlooker(who.boot, wall, is_running, fresh_s, pause)
 
     def claim_it() -> Claim:
-        _prepare(disk, checkpoint, program)
+        _prepare(disk, checkpoint, program, beside)
         return claim_checkpoint(disk, checkpoint, who, onlooker, takeover)
 
     claim = _beside_others(claim_it)
@@ -93,9 +95,9 @@ def open_checkpoint(
     return opened
 
 
-def _prepare(disk: Disk, checkpoint: str, program: Program) -> None:
+def _prepare(disk: Disk, checkpoint: str, program: Program, beside: str) -> None:
     """Make what a new checkpoint lacks, and refuse one that does not fit; changes nothing of one that does."""
-    check_not_foreign(disk, checkpoint)
+    check_not_foreign(disk, checkpoint, beside)
     check_writable(checkpoint, disk)
     for folder in (checkpoint, paths.drivers(checkpoint), paths.logs(checkpoint), paths.data(checkpoint)):
         disk.make_dirs(folder)
@@ -135,6 +137,9 @@ def _given_back_on_failure(
             raise fenced from error
         finally:
             give_back(disk, checkpoint, claim, wall(), None)
+        raise
+    except BaseException:  # else this process would hold it as long as it lives
+        give_back(disk, checkpoint, claim, wall(), None)
         raise
 
 

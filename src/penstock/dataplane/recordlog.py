@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -22,18 +23,26 @@ from penstock.dataplane.tornness import is_damaged_tail
 from penstock.errors import CheckpointError, CorruptFileError, FencedError, StorageError
 from penstock.words import in_local_time
 
+COPIED_MOST: Final = 256 << 20
+"""Bytes of a log part up to which it is copied, not mapped: another host may drop it while it is looked at, and what of it
+is mapped on a network file system is gone then, and this process with it."""
+Generation: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e10, le=1e11)]
+"""Of the years 1653 to 5138, which every calendar has; clocks may be wrong."""
+ProcessId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+
 
 class Claim(msgspec.Struct, frozen=True):
     """Who owns a generation."""
 
-    generation: int
+    generation: Generation
     host: str
-    pid: int
+    pid: ProcessId
     boot: str
     """Boot of the machine and space of process ids (a container has its own) in which `pid` means this process."""
-    started: float
+    started: Seconds
     """Start time of the process as the system counts it, so that a reused pid is not taken for it."""
-    time: float
+    time: Seconds
 
     def __str__(self) -> str:
         since = in_local_time(self.time)
@@ -42,7 +51,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 class Heartbeat(msgspec.Struct, frozen=True):
     claim: Claim
-    time: float
+    time: Seconds
     released: bool = False
 
 
@@ -180,7 +189,9 @@ def _read_newest(disk: Disk, checkpoint: str) -> paths.LogPart | None:
 def read_part(disk: Disk, checkpoint: str, part: paths.LogPart) -> LogTail:
     """Read one log part: its base and the records after it. Raises as `read_tail` does."""
     path = paths.log(checkpoint, part)
-    data = disk.view(path)  # a part may be long
+    data: bytes | memoryview = disk.read(path, 0, COPIED_MOST + 1)
+    if len(data) > COPIED_MOST:
+        data = disk.view(path)
     scan = scan_frames(data, path)
     frames = list(scan) if data[: len(MAGIC)] == MAGIC else []  # of gigabytes of nothing no byte is looked at
     if frames:

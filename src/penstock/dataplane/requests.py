@@ -214,7 +214,8 @@ class Desk:
         except FileNotFoundError:
             return None  # whoever asked has given up
         except PenstockError as error:
-            self._answers[key] = Answer(False, f"it cannot be read: {error}")
+            why = str(error).replace("restore the file from a copy", "ask again")
+            self._answers[key] = Answer(False, f"it cannot be read: {why}")
             self._refused.add(key)
             return None
         if found_first and now - request.asked_at > STALE_S:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import google_crc32c
 import pyarrow as pa
 
-from penstock.dataplane.frames import HEADER_SIZE, Frame, _Bad, _parse, frame_size
+from penstock.dataplane.frames import HEADER_SIZE, MAGIC, Frame, _Bad, _parse, frame_size
 
 SECTOR = 512
 APPEND_MOST = 64 << 20
-"""More bytes than one append of records has."""
+"""More bytes than appends have that are joined (`errands.APPEND_BYTES`). Of what is longer only the header is looked at."""
 FLIPS_MOST = 1 << 25
 """Bits of a payload up to which a flipped one is looked for; a few seconds."""
 _POLYNOMIAL = 0x82F63B78
@@ -23,7 +23,7 @@ def is_damaged_tail(data: bytes | memoryview, offset: int) -> bool:
     """Whether the bad bytes from `offset` to the end look like damage rather than a write cut off by a
     crash."""
     if len(data) - offset > APPEND_MOST:
-        return True
+        return not _lacks_its_end(bytes(data[offset : offset + HEADER_SIZE]), len(data) - offset)
     tail = bytes(data[offset:])
     if _one_bit_from_valid(tail):
         return True
@@ -35,6 +35,12 @@ def is_damaged_tail(data: bytes | memoryview, offset: int) -> bool:
     if not complete and len(tail) < HEADER_SIZE:
         return False
     return not _has_missing_sector(tail, offset)
+
+
+def _lacks_its_end(header: bytes, there: int) -> bool:
+    """Whether this many bytes are the beginning of a frame that lacks its end."""
+    length = int.from_bytes(header[8:16], "little")
+    return header[:4] == MAGIC and _header_is_whole(header) and frame_size(length) > there
 
 
 def _header_is_whole(tail: bytes) -> bool:

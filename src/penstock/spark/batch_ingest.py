@@ -12,10 +12,11 @@ import threading
 from penstock.dataplane.records import Batch
 from penstock.errors import CheckpointError, OperatorError, PenstockError
 from penstock.spark.ingest import _OURS, MAX_RESTARTS, Ingest, is_cancelled
+from penstock.spark.judging import OF_A_BATCH_DATAFRAME
 from penstock.spark.leases import reason_in
 from penstock.spark.session import is_alive
 
-THE_BATCH = Batch("dataframe", 0)
+THE_BATCH = Batch(OF_A_BATCH_DATAFRAME, 0)
 """Key of the one batch of such a source."""
 
 

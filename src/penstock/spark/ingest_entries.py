@@ -40,6 +40,8 @@ class Log:
 
 
 def number_of(name: str) -> int | None:
+    if name.isascii() and name.isdigit():  # nearly all are, and there may be thousands
+        return int(name)
     found = _ENTRY.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -70,29 +72,51 @@ def may_be_whole(number: int | None, data: bytes) -> bool:
     return number is None or told.get("batchId", number) == number
 
 
-def are_whole_offsets(logs: Mapping[str, Log], lines: int, data: bytes) -> bool:
-    """Whether offsets are as Spark writes them, with a line for each source, and the files of a file source are logged up
-    to where they say: what is not, it would pass over."""
-    if not is_whole_log(data) or data.count(b"\n") < lines:
+def are_whole_offsets(logs: Mapping[str, Log], like: bytes, data: bytes) -> bool:
+    """Whether offsets are as Spark writes them, and the files of a file source are logged up to where they say: what is
+    not, it would pass over.
+
+    Args:
+        like: offsets of the same query, which have as many lines; none where there are none yet.
+    """
+    if not has_form_of(like, data):
         return False
-    for at, line in enumerate(data.split(b"\n")[2:]):
+    reached = logged_up_to(data).items()
+    return all(folder not in logs or logs[folder].reaches(number) for folder, number in reached)
+
+
+def has_form_of(like: bytes, data: bytes) -> bool:
+    """Whether an entry is as Spark writes it, with the lines of another one. A source of somebody else's may write its
+    offset in a form that is no JSON: then what it wrote otherwise may be whole, too."""
+    lines, models = data.split(b"\n"), like.split(b"\n")
+    if len(lines) < len(models) or not is_whole_log(b"\n".join(lines[:2])):
+        return False
+    foreign = [at >= 2 and not _is_whole_line(model) for at, model in enumerate(models)]
+    foreign += [False] * (len(lines) - len(models))
+    return all(
+        (odd and line.strip(b"\0 ") != b"") or _is_whole_line(line)
+        for odd, line in list(zip(foreign, lines, strict=True))[1:]
+    )
+
+
+def logged_up_to(offsets: bytes) -> dict[str, int]:
+    """Return the last entry that offsets of file sources name, by the folder of its log."""
+    found = {}
+    for at, line in enumerate(offsets.split(b"\n")[2:]):
         named = _NAMED.match(line)
         source = line[: named.end()].rpartition(b":")[0].decode() if named else str(at)
         offset = line[named.end() :] if named else line
-        told = json.loads(offset) if offset.startswith(b"{") else {}
+        told = json.loads(offset) if offset.startswith(b"{") and is_json(offset) else {}
         reached = told.get("logOffset") if len(told) == 1 else None
-        log = logs.get(
-            f"sources/{source}"
-        )  # None: a source that keeps no log, or a layout that we do not know
-        if isinstance(reached, int) and log is not None and not log.reaches(reached):
-            return False
-    return True
+        if isinstance(reached, int):  # else a source that keeps no log, or a layout that we do not know
+            found[f"sources/{source}"] = reached
+    return found
 
 
 def is_json(data: bytes) -> bool:
     try:
         json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested too deep for Spark as well
         return False
     return True
 
@@ -102,7 +126,7 @@ def sums_match(data: bytes, sums: bytes | None) -> bool:
     if sums is None:
         return True
     step = int.from_bytes(sums[4:8], "big")
-    if sums[:4] != b"crc\0" or step <= 0:
+    if sums[:4] != b"crc\0" or step <= 0 or len(sums) != 8 + 4 * -(-len(data) // step):
         return False
     wanted = [zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step)]
     return sums[8:] == b"".join(wanted)

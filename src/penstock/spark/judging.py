@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from penstock.dataplane.records import Batch, BatchPlan
+
+METADATA: Final = "metadata"
+OF_A_BATCH_DATAFRAME: Final = "dataframe"
+"""Stands for the Spark query in the record of a batch DataFrame, which has none."""
 
 
 class Likeness(enum.Enum):
@@ -35,6 +40,8 @@ class Found:
     """Of each file that the last committed batch was planned in, by path."""
     torn: str | None = None
     """A file besides these that Spark is going to read and cannot."""
+    droppable: tuple[str, ...] = ()
+    """Files without which nothing besides these is torn; none where dropping some is not enough."""
 
 
 class Verdict(enum.Enum):
@@ -44,6 +51,7 @@ class Verdict(enum.Enum):
     CLEAR = "no batch of it is committed, and what stands there cannot be read"
     GO_ON = "it is where the log is"
     PUT_BACK = "it says less than the log"
+    MEND = "what is torn of it Spark can do without, or only says which query it is of"
     FOREIGN = "it is of another Spark query"
     NEWER = "it says more than the log"
     PLANNED_ANEW = "it plans a committed batch otherwise"
@@ -89,9 +97,30 @@ def judge_folder(known: Batch | None, found: Found, imported: Collection[int] = 
         return Judgement(
             Verdict.PLANNED_ANEW, f"has another {other[0]} than was recorded with batch {known.number}"
         )
-    if known.plan is None or not is_complete(known.plan, known.number):
-        return Judgement(Verdict.NOT_KEPT, wrong)
-    return Judgement(Verdict.STATEFUL if known.plan.stateful else Verdict.PUT_BACK, wrong)
+    plan = known.plan if known.plan is not None and is_complete(known.plan, known.number) else None
+    if plan is not None and not plan.stateful:
+        return Judgement(Verdict.PUT_BACK, wrong)
+    if _fault(known, _mended(known, found)) is None:
+        return Judgement(Verdict.MEND, wrong)
+    return Judgement(Verdict.STATEFUL if plan is not None else Verdict.NOT_KEPT, wrong)
+
+
+def _mended(known: Batch, found: Found) -> Found:
+    """What a folder would be without what can be dropped, and with its metadata as they were recorded."""
+    planned_past = f"offsets/{found.last_offsets}" in found.droppable
+    lost = needs_metadata(found)
+    return replace(
+        found,
+        query=known.query if lost else found.query,
+        last_offsets=known.number if planned_past else found.last_offsets,
+        likeness={**found.likeness, **({METADATA: Likeness.SAME} if lost else {})},
+        torn=None if found.droppable else found.torn,
+    )
+
+
+def needs_metadata(found: Found) -> bool:
+    """Whether the metadata of a folder, which a record names, are gone or torn."""
+    return found.likeness.get(METADATA) in (Likeness.GONE, Likeness.TORN)
 
 
 def _judge_new(found: Found, imported: Collection[int]) -> Judgement:
@@ -123,7 +152,7 @@ def _fault(known: Batch, found: Found) -> str | None:
 def is_complete(plan: BatchPlan, number: int) -> bool:
     """Whether a plan is all that Spark needs; it reads the offsets before those of the batch it runs again."""
     paths = {file.path for file in plan.files}
-    return {"metadata", f"offsets/{number}"} <= paths and (number == 0 or f"offsets/{number - 1}" in paths)
+    return {METADATA, f"offsets/{number}"} <= paths and (number == 0 or f"offsets/{number - 1}" in paths)
 
 
 def refusal(source: str, folder: str, known: Batch | None, judged: Judgement) -> str:

@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
 
 from penstock.dataplane import paths, recordlog
 from penstock.dataplane.batch_plans import PlanKeeper, read_kept
-from penstock.dataplane.disk import Disk
+from penstock.dataplane.disk import Disk, IrregularFileError
 from penstock.dataplane.imported import read_manifests
 from penstock.dataplane.opening import Opened
 from penstock.dataplane.records import Batch, BatchPlan
 from penstock.errors import CheckpointError
 from penstock.spark import ingest_folder
-from penstock.spark.judging import REFUSALS, Judgement, Turn, Verdict, judge_folder, judge_turn, refusal
+from penstock.spark.ingest_tears import sums_of
+from penstock.spark.judging import (
+    METADATA,
+    OF_A_BATCH_DATAFRAME,
+    REFUSALS,
+    Found,
+    Judgement,
+    Turn,
+    Verdict,
+    judge_folder,
+    judge_turn,
+    needs_metadata,
+    refusal,
+)
+from penstock.words import listed
 
 _log = logging.getLogger("penstock")
 
@@ -47,24 +62,41 @@ class Planned:
             CheckpointError: it says more than the log, or something else, or cannot be put back.
             FencedError: another driver has the checkpoint, and the folder is its own.
         """
-        judged = self._judge(known)
+        if known is not None and known.query == OF_A_BATCH_DATAFRAME:
+            raise CheckpointError(
+                f"source '{self._source}' was a batch DataFrame in this checkpoint and is a streaming DataFrame now; give "
+                "it another name, or start with an empty checkpointLocation."
+            )
+        with self._naming_files():
+            self._bring_in_line(known, self._look(known))
+            self._drop_stray_sums()
+
+    def _bring_in_line(self, known: Batch | None, found: Found) -> None:
+        judged = judge_folder(known, found, self._imported_batches())
         self._check(known, judged)
         if judged.verdict is Verdict.PUT_BACK and known is not None and known.plan is not None:
             self._check_claim()
             ingest_folder.put_back(self._disk, self.folder, known.plan, self._kept)
             self.told = f"The ingest of '{self._source}' was put back to batch {known.number}"
-            _log.warning(
-                "source '%s': %s %s; it is put back to batch %d, after which Spark goes on.",
-                self._source, self.folder, judged.what, known.number,
-            )  # fmt: skip
+            self._warn(judged, f"it is put back to batch {known.number}, after which Spark goes on")
+        elif judged.verdict is Verdict.MEND and known is not None:
+            lost = METADATA if needs_metadata(found) else None
+            files = known.plan.files if known.plan is not None else []
+            again = [(file.path, self._kept(file)) for file in files if file.path == lost]
+            self._check_claim()
+            ingest_folder.mend(self._disk, self.folder, found.droppable, again)
+            mended = [
+                *(f"{path} is dropped" for path in found.droppable),
+                *([f"{lost} are put back"] if lost else []),
+            ]
+            self._warn(judged, f"{listed(mended)}, and Spark goes on after batch {known.number}")
         elif judged.verdict is Verdict.CLEAR:
             self._check_claim()
             ingest_folder.clear(self._disk, self.folder)
-            _log.warning(
-                "source '%s': %s %s, and no batch is committed; Spark plans the first one anew.",
-                self._source, self.folder, judged.what,
-            )  # fmt: skip
-        self._drop_stray_sums()
+            self._warn(judged, "no batch is committed, and Spark plans the first one anew")
+
+    def _warn(self, judged: Judgement, done: str) -> None:
+        _log.warning("source '%s': %s %s; %s.", self._source, self.folder, judged.what, done)
 
     def judge(self, known: Batch | None, batch: Batch) -> Turn:
         """Decide whether a batch that Spark runs counts.
@@ -95,11 +127,12 @@ class Planned:
         Raises:
             CheckpointError: a file of the plan is gone.
         """
-        names = ingest_folder.files_planned(self.folder, batch.number)
-        stateful = ingest_folder.is_stateful(self.folder)
+        with self._naming_files():
+            names = ingest_folder.files_planned(self.folder, batch.number)
+            stateful = ingest_folder.is_stateful(self.folder)
         before = known.plan if known is not None else None
         try:
-            if not {ingest_folder.METADATA, f"offsets/{batch.number}"} <= set(names):
+            if not {METADATA, f"offsets/{batch.number}"} <= set(names):
                 raise FileNotFoundError
             files = self._keeper.keep(names, writer, before)
         except FileNotFoundError:
@@ -117,10 +150,11 @@ class Planned:
         Raises:
             CheckpointError: the folder does not say it any more.
         """
-        found = ingest_folder.read_query_id(self.folder)
+        with self._naming_files():
+            found = ingest_folder.read_query_id(self.folder)
         if found is None:
             raise CheckpointError(
-                f"source '{self._source}': {self.folder}/{ingest_folder.METADATA} is gone or torn; do not delete from a "
+                f"source '{self._source}': {self.folder}/{METADATA} is gone or torn; do not delete from a "
                 "checkpoint in use, and start the query again."
             )
         return found
@@ -136,15 +170,28 @@ class Planned:
             )
 
     def _judge(self, known: Batch | None) -> Judgement:
+        with self._naming_files():
+            return judge_folder(known, self._look(known), self._imported_batches())
+
+    def _look(self, known: Batch | None) -> Found:
         number, plan = (known.number, known.plan) if known is not None else (None, None)
+        return ingest_folder.find(self.folder, number, plan, self._kept)
+
+    @contextlib.contextmanager
+    def _naming_files(self) -> Iterator[None]:
+        """Turn what the operating system says of a file into an error that names it, and the source."""
         try:
-            found = ingest_folder.find(self.folder, number, plan, self._kept)
+            yield
         except OSError as error:
+            path = error.filename or self.folder
+            if isinstance(error, IrregularFileError):
+                fix = "take it away, or put the file itself in its place"
+            else:
+                fix = "give this user access to it, or mend the disk"
             raise CheckpointError(
-                f"source '{self._source}': {error.filename or self.folder} cannot be read ({error.strerror}); give this "
-                "user access to it, or mend the disk, and start the query again."
+                f"source '{self._source}': {path} cannot be read ({error.strerror or error}); {fix}, and start the query "
+                "again."
             ) from error
-        return judge_folder(known, found, self._imported_batches())
 
     def _check(self, known: Batch | None, judged: Judgement) -> None:
         if judged.verdict in REFUSALS:
@@ -152,6 +199,7 @@ class Planned:
 
     def _drop_stray_sums(self) -> None:
         for path in ingest_folder.stray_sums(self.folder):
+            ingest_folder.check_no_link(self.folder)
             self._check_claim()
             self._disk.delete(path)
 
@@ -168,7 +216,7 @@ class Planned:
     def _settle(self, names: list[str]) -> None:
         """Sync what Spark wrote for the batch: a folder with state cannot be put back, so it must not be lost."""
         found = {f"{self.folder}/{name}" for name in names}
-        found |= {ingest_folder.sums_of(path) for path in found}
+        found |= {sums_of(path) for path in found}
         for path in sorted(found - self._settled):
             with contextlib.suppress(FileNotFoundError):  # not all have a checksum
                 self._disk.settle(path)

@@ -399,16 +399,25 @@ class Query(Asking):
                 self._elasticity.by_hand.follow_up()
 
     def _watch(self) -> None:
+        """Look after ingest and reports until the query ends. What is raised here ends it: else nobody would see it, and
+        the query might stand still for ever."""
+        assert self._shell is not None
         due = time.monotonic() + REPORT_INTERVAL_S
         while not self._over.wait(WATCH_INTERVAL_S):
-            for ingest in self._ingests:
-                error = ingest.failure()
-                if error is not None and self._shell is not None:
+            try:
+                for error in filter(None, (ingest.failure() for ingest in self._ingests)):
                     self._shell.end_with(error)
-            self._follow_up()
-            if time.monotonic() >= due:
-                self._reports.add()
-                due = max(due + REPORT_INTERVAL_S, time.monotonic())
+                self._follow_up()
+                if time.monotonic() >= due:
+                    due = max(due + REPORT_INTERVAL_S, time.monotonic())
+                    self._reports.add()
+            except Exception as error:
+                # Mostly because the query ends, or its session: that has a reason of its own, known in a moment.
+                self._over.wait(REPORT_INTERVAL_S)
+                if not self._shell.over:
+                    ours = error if isinstance(error, PenstockError) else PenstockError(describe(error))
+                    ours.__cause__ = error if ours is not error else error.__cause__
+                    self._shell.end_with(ours)
         self._reports.end()
         ended = listening.terminated_event(self.id, self.runId, self._error)
         announcer.announce("onQueryTerminated", ended)

@@ -89,7 +89,12 @@ def start(declared: Declared, spark: SparkSession | None) -> Query:
     make_way(declared.name, checkpoint, takeover)
     opened = whole_or_undone(
         lambda: open_checkpoint(
-            disk, checkpoint, program, takeover=takeover, fresh_s=settings.holder_fresh_s
+            disk,
+            checkpoint,
+            program,
+            takeover=takeover,
+            beside=_journal_of(declared),
+            fresh_s=settings.holder_fresh_s,
         ),
         lambda opened: give_back(disk, checkpoint, opened.claim, time.time(), None),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,3 +67,12 @@ def test_files_being_made_are_not_among_the_data_files() -> None:
     for name in ("a", f"b{TEMP_SUFFIX}"):
         disk.create_exclusive(f"{paths.data('/c')}/{name}", b"")
     assert data_files(disk, "/c") == ["a"]
+
+
+def test_appends_are_joined_up_to_a_size_and_never_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.dataplane.errands.APPEND_BYTES", 10)
+    queued = [[b"aaaa"], [b"bbbb", b"c"], [b"d" * 8], [b"e" * 30], [b"f" * 9, b"g" * 9], [b"h"], [b"i"]]
+    assert list(plan_writes(queued)) == [
+        [b"aaaa", b"bbbb", b"c"], [b"d" * 8], [b"e" * 30], [b"f" * 9, b"g" * 9], [b"h", b"i"],
+    ]  # fmt: skip
+    assert list(plan_writes([[b"a" * 9], base(1), [b"b" * 9]])) == [[b"a" * 9], base(1), [b"b" * 9]]

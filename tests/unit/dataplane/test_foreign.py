@@ -18,6 +18,7 @@ from penstock.dataplane.recordlog import Claim
 from penstock.errors import CheckpointError
 from penstock.sim.programs import memory_program
 from penstock.spark.importing import look
+from penstock.spark.journal_file import check_journal
 
 ME = Claim(0, "host", 1, "boot", 1.0, 0.0)
 AS_SPARK_LEAVES_IT = ("metadata", "offsets/0", "commits/0", "sources/0/0", "state/0/0/1.delta")
@@ -34,8 +35,8 @@ def contents(folder: str) -> list[str]:
     return sorted(str(path) for path in Path(folder).rglob("*"))
 
 
-def opened(folder: str) -> Any:
-    return open_checkpoint(fast_disk(), folder, memory_program(), who=ME)
+def opened(folder: str, beside: str = "") -> Any:
+    return open_checkpoint(fast_disk(), folder, memory_program(), who=ME, beside=beside)
 
 
 @pytest.mark.parametrize("files", [AS_SPARK_LEAVES_IT, AS_SPARK_LEAVES_IT[:2], AS_SPARK_LEAVES_IT[1:3]])
@@ -85,6 +86,46 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(tmp_path: Path) 
     ):
         opened(folder)
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("part-00000.parquet",), ("a.csv",), ("_SUCCESS",), ("rows.json", "README"), ("n1", "n2", "n3", "n4"), ("state",),
+        ("notes/today.md",), ("README", "src/a.py"),
+    ],
+)  # fmt: skip
+def test_a_folder_with_rows_or_folders_or_many_files_of_others_is_refused(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    folder = filled(tmp_path / "home", *files)
+    before = contents(folder)
+    with pytest.raises(CheckpointError, match="home is no checkpoint and not empty"):
+        opened(folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("files", [("README.md",), ("decisions.jsonl",), ("README", "LICENSE", "notes.txt")])
+def test_a_few_notes_do_not_make_a_folder_somebody_elses(tmp_path: Path, files: tuple[str, ...]) -> None:
+    folder = filled(tmp_path / "prepared", *files)
+    assert opened(folder).fresh
+    assert all((Path(folder) / name).read_text() == "x" for name in files)
+    assert opened(folder).claim.generation == 2
+
+
+@pytest.mark.parametrize("journal", ["decisions.jsonl", "journals/counts/decisions.json"])
+def test_the_querys_own_journal_in_a_new_checkpoint_is_no_stranger(tmp_path: Path, journal: str) -> None:
+    folder = tmp_path / "new"
+    check_journal(str(folder / journal))  # as a start does, before it opens the checkpoint
+    assert opened(str(folder), beside=str(folder / journal)).fresh
+    assert (folder / journal).exists()
+
+
+def test_a_journal_elsewhere_excuses_nothing(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "home", "src/a.py")
+    for journal in ("", str(tmp_path / "src/journal.jsonl"), str(tmp_path / "journal.jsonl")):
+        with pytest.raises(CheckpointError, match="not empty: it has src"):
+            opened(folder, beside=journal)
 
 
 def test_what_a_start_an_import_or_a_file_system_leaves_is_no_stranger(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ import pytest
 
 from penstock.dataplane import boot, holding, paths, recordlog
 from penstock.dataplane.disk import PosixDisk
+from penstock.dataplane.frames import FrameKind
 from penstock.dataplane.holding import Onlooker, claim_checkpoint, give_back
 from penstock.dataplane.opening import open_checkpoint
 from penstock.dataplane.recordlog import Claim, Heartbeat
-from penstock.errors import CheckpointError, FencedError
+from penstock.errors import CheckpointError, CorruptFileError, FencedError
 from penstock.sim.programs import memory_program
 
 ME = Claim(0, "host", 1, "boot", 1.0, 100.0)
@@ -227,3 +228,61 @@ def test_a_holder_that_was_killed_and_not_asked_after_yet_is_gone() -> None:
         assert not holding.process_is_running(claim)
     finally:
         child.wait()
+
+
+EXTREME = [
+    {"time": 1e300}, {"time": -1e300}, {"pid": 10**15}, {"pid": -1}, {"generation": 10**18}, {"generation": -(2**63)},
+    {"started": 1e300}, {"time": 2**63 - 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", EXTREME)
+def test_a_claim_with_an_extreme_value_is_named_and_believed_by_nobody(
+    place: Place, other: dict[str, float]
+) -> None:
+    fields = {"generation": 1, "boot": holding.process_space(), **other}
+    claim = msgspec.structs.replace(ME, **fields)
+    path = paths.claim(place.folder, 1)
+    place.disk.put(path, recordlog.frame_bytes(FrameKind.CLAIM, msgspec.json.encode(claim)))
+    with pytest.raises(CorruptFileError, match=r"drivers/.* holds no claim"):
+        claim_checkpoint(
+            place.disk, place.folder, holding.this_process(), Onlooker(pause=lambda s: None), False
+        )
+    assert str(claim)
+
+
+@pytest.mark.parametrize("other", [*EXTREME, {"beat": 1e300}])
+def test_a_heartbeat_with_an_extreme_value_is_passed_over_for_the_claim(
+    place: Place, other: dict[str, float]
+) -> None:
+    claim = place.claim(ME)
+    fields = {"generation": 7, **{name: value for name, value in other.items() if name != "beat"}}
+    forged = Heartbeat(msgspec.structs.replace(claim, **fields), other.get("beat", 100.0))
+    place.disk.put(
+        paths.heartbeat(place.folder), recordlog.frame_bytes(FrameKind.CLAIM, msgspec.json.encode(forged))
+    )
+    assert place.holder() == claim
+
+
+def test_what_this_process_has_given_back_it_does_not_give_back_again(place: Place) -> None:
+    mine = claim_checkpoint(place.disk, place.folder, holding.this_process(), Onlooker(), False)
+    failed = CheckpointError("the start failed.")
+    assert give_back(place.disk, place.folder, mine, NOW, failed) is failed
+    later = place.claim(AWAY)
+    place.beat(later, NOW)
+    assert give_back(place.disk, place.folder, mine, NOW, failed) is failed
+    beat = recordlog.read_heartbeat(place.disk, place.folder)
+    assert beat is not None and beat.claim == later and not beat.released
+
+
+def test_an_opening_that_is_cut_short_by_anything_gives_the_claim_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*given: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.dataplane.opening._load", no_memory)
+        with pytest.raises(MemoryError):
+            open_checkpoint(PosixDisk(), str(tmp_path / "cp"), memory_program())
+    assert open_checkpoint(PosixDisk(), str(tmp_path / "cp"), memory_program()).claim.generation == 2

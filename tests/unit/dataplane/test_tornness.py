@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.dataplane.errands import APPEND_BYTES
 from penstock.dataplane.frames import FrameKind, encode_frame, scan_frames
-from penstock.dataplane.tornness import SECTOR, is_damaged_tail
+from penstock.dataplane.tornness import APPEND_MOST, SECTOR, is_damaged_tail
 
 
 def frame(payload: bytes) -> bytes:
@@ -68,3 +69,16 @@ def test_other_bytes_in_a_whole_frame_are_damage() -> None:
 def test_bytes_that_are_no_frame_at_all_are_damage() -> None:
     log, start = log_of(b"x" * 700)
     assert is_damaged_tail(log[:start] + b"nonsense" * 20, start)
+
+
+def test_an_append_of_any_size_that_lacks_its_end_is_a_cut_off_write() -> None:
+    whole = frame(b"x" * (APPEND_MOST + (1 << 20)))
+    assert not is_damaged_tail(whole[:-4096], 0)
+    hurt = bytearray(whole[:-4096])
+    hurt[10] ^= 1
+    assert is_damaged_tail(bytes(hurt), 0)
+    assert is_damaged_tail(bytes(len(whole)), 0)
+
+
+def test_appends_that_are_joined_are_short_enough_to_be_told_from_damage() -> None:
+    assert 2 * APPEND_BYTES <= APPEND_MOST

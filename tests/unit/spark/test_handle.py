@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.dataplane.parquet_folder import ParquetFolder
-from penstock.errors import CheckpointError, DeclarationError, PlanError
+from penstock.errors import CheckpointError, DeclarationError, PenstockError, PlanError
 from penstock.spark import elasticity, running
 from penstock.spark.hub import HubOver
 from penstock.spark.query import Query
@@ -139,3 +139,55 @@ def test_a_name_that_is_taken_by_a_query_on_another_checkpoint_is_what_is_said_t
     with pytest.raises(CheckpointError) as raised:
         running.make_way("cell", "/c", takeover=False)
     assert "queryName" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "raised", [PermissionError(13, "Permission denied", "cp/x"), CheckpointError("it is gone.")]
+)
+@pytest.mark.parametrize("where", ["ingest", "reports"])
+def test_whatever_the_watching_raises_ends_the_query_instead_of_nothing(
+    raised: Exception, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, told = Query("counts"), []
+    query.id = query.runId
+    monkeypatch.setattr("penstock.spark.query.WATCH_INTERVAL_S", 0.001)
+    monkeypatch.setattr("penstock.spark.query.REPORT_INTERVAL_S", 0.001)
+
+    def fail() -> Any:
+        raise raised
+
+    def end_with(error: Any) -> None:
+        told.append(error)
+        query._over.set()
+
+    query._shell = SimpleNamespace(end_with=end_with, over=False)  # type: ignore[assignment]
+    query._reports = SimpleNamespace(add=fail, end=lambda: None)  # type: ignore[assignment]
+    if where == "ingest":
+        query._ingests.append(SimpleNamespace(failure=fail))  # type: ignore[arg-type]
+    query._watch()
+    assert len(told) == 1 and isinstance(told[0], PenstockError)
+    assert str(raised) in str(told[0]) and (told[0] is raised or told[0].__cause__ is raised)
+
+
+def test_what_the_watching_raises_because_the_query_ends_is_no_reason_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query, asked = Query("counts"), []
+    query.id = query.runId
+    monkeypatch.setattr("penstock.spark.query.WATCH_INTERVAL_S", 0.001)
+    monkeypatch.setattr("penstock.spark.query.REPORT_INTERVAL_S", 0.001)
+
+    def fail() -> Any:
+        asked.append(1)
+        if len(asked) == 3:
+            query._over.set()
+        raise ConnectionError("Spark is gone")
+
+    def refuse(error: Any) -> None:
+        raise AssertionError(error)
+
+    query._shell = SimpleNamespace(end_with=refuse, over=True)  # type: ignore[assignment]
+    query._reports = SimpleNamespace(add=lambda: None, end=lambda: None)  # type: ignore[assignment]
+    query._ingests.append(SimpleNamespace(failure=fail))  # type: ignore[arg-type]
+    query._watch()
+    assert len(asked) == 3

@@ -4,10 +4,11 @@ counts exactly once, whatever became of Spark's folder, or the folder is refused
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ from penstock.dataplane.disk import PosixDisk, Step
 from penstock.dataplane.opening import this_process
 from penstock.dataplane.records import Batch
 from penstock.errors import CheckpointError, CorruptFileError, FencedError
+from penstock.spark import ingest_folder
+from penstock.spark.batch_ingest import THE_BATCH
 from penstock.spark.judging import Turn
 from penstock.spark.planned import Planned
 
@@ -55,11 +58,14 @@ class World:
 
     def start(self) -> Streaming:
         """Start a driver: what `start()` does with the folder, then Spark's query."""
+        self.prepare()
+        return Streaming(self.folder, lambda: list(self.inputs), **self.spark)
+
+    def prepare(self) -> None:
         claim = recordlog.claim_generation(self.disk, self.checkpoint, this_process())
         opened: Any = SimpleNamespace(checkpoint=self.checkpoint, claim=claim)
         self.planned = Planned(self.disk, opened, "src")
         self.planned.prepare(self.known)
-        return Streaming(self.folder, lambda: list(self.inputs), **self.spark)
 
     def take(self, number: int, files: list[str]) -> None:
         """What `foreachBatch` does."""
@@ -228,6 +234,10 @@ def damage(path: Path, cut: int | None) -> None:
     steps=[("add", 9, 0), ("run", 0, 9), ("plan", 0, 0), ("damage", 9, 0), ("run", 0, 1)],
     compact=3, retain=1, per_batch=1,
 )  # fmt: skip
+@example(
+    steps=[("add", 1, 0), ("run", 0, 0), ("copy", 0, 0), ("lose", 0, 0), ("run", 0, 1), ("restore", 0, 0)],
+    compact=2, retain=1, per_batch=1,
+)  # fmt: skip
 def test_whatever_becomes_of_the_folder_every_row_counts_once(
     steps: list[tuple[str, int, int]],
     compact: int,
@@ -262,7 +272,7 @@ def play(world: World, root: Path, steps: list[tuple[str, int, int]]) -> None:
                 shutil.rmtree(root / "copy", ignore_errors=True)
                 if world.folder.exists():
                     shutil.copytree(world.folder, root / "copy")
-            case "restore" if (root / "copy").exists():
+            case "restore" if (root / "copy").exists() and is_of_our_query(world, root / "copy"):
                 shutil.rmtree(world.folder, ignore_errors=True)
                 shutil.copytree(root / "copy", world.folder)
             case "damage" | "zero":
@@ -274,6 +284,12 @@ def play(world: World, root: Path, steps: list[tuple[str, int, int]]) -> None:
                         path.write_bytes(bytes(size))
                     else:
                         damage(path, None if much % 5 == 0 else much % max(1, size))
+
+
+def is_of_our_query(world: World, copy: Path) -> bool:
+    """Whether a copy may be restored: one from before the first batch may be of a query that was never heard of again."""
+    query = ingest_folder.read_query_id(str(copy))
+    return world.known is None or query is None or query == world.known.query
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------
@@ -483,6 +499,313 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_lost(
     (world.folder / "offsets/2").symlink_to("2")  # a loop
     with pytest.raises(CheckpointError, match=r"offsets/2 cannot be read"):
         world.start()
+
+
+# -- what Spark can do without ------------------------------------------------------------------------------------
+
+
+def with_state(root: Path, batches: int, **spark: Any) -> World:
+    """As `after`, of a streaming DataFrame that has state."""
+    (root / "checkpoint/ingest/src/state/0").mkdir(parents=True)
+    (root / "checkpoint/ingest/src/state/0/1.delta").write_bytes(b"state")
+    return after(root, batches, **spark)
+
+
+def without_plan(root: Path, batches: int, **spark: Any) -> World:
+    """As `after`, with the record of a release that kept no plan."""
+    world = after(root, batches, **spark)
+    assert world.known is not None
+    world.known = Batch(world.known.query, world.known.number)
+    return world
+
+
+def plan_one_more(world: World) -> None:
+    """The driver dies after Spark has planned a batch and before its record."""
+    world.crash_at = "before the plan"
+    with pytest.raises(Crash):
+        world.run()
+
+
+@pytest.mark.parametrize("batches", [1, 4, 7, 8])
+@pytest.mark.parametrize("keep_sums", [True, False], ids=["sums", "no sums"])
+@pytest.mark.parametrize("make", [with_state, without_plan])
+def test_whatever_is_torn_past_the_last_committed_batch_is_dropped_whether_it_can_be_put_back_or_not(
+    tmp_path: Path,
+    make: Callable[..., World],
+    keep_sums: bool,
+    batches: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = make(tmp_path, batches)
+    plan_one_more(world)
+    if not keep_sums:
+        for path in world.files():
+            path.name.startswith(".") and path.unlink()
+    last = batches - 1
+    logged = f"{batches}.compact" if (batches + 1) % 3 == 0 else f"{batches}"
+    torn = [f"commits/{last}", f"offsets/{batches}", f"sources/0/{logged}"]
+    saved = tmp_path / "saved"
+    shutil.copytree(world.checkpoint, saved)
+    before = (world.known, list(world.counted))
+    for which in range(1, 8):
+        harmed = [name for at, name in enumerate(torn) if which >> at & 1]
+        for cut in (0, 1, 5):
+            for name in harmed:
+                damage(world.folder / name, cut)
+            caplog.clear()
+            assert world.drain() == world.inputs, (harmed, cut)
+            assert harmed[0] in caplog.text and "Spark goes on after batch" in caplog.text
+            shutil.rmtree(world.checkpoint)
+            shutil.copytree(saved, world.checkpoint)
+            world.known, world.counted = before[0], list(before[1])
+
+
+def test_of_several_torn_commits_the_last_whole_one_counts(tmp_path: Path) -> None:
+    world = with_state(tmp_path, 6)
+    for number in (3, 4, 5):
+        (world.folder / f"commits/{number}").write_bytes(b"")
+    assert world.drain() == world.inputs and world.passed == [5]
+    assert (world.folder / "state/0/1.delta").read_bytes() == b"state"
+
+
+@pytest.mark.parametrize("cut", [None, 0, 9])
+def test_metadata_alone_are_written_again_beside_state(
+    tmp_path: Path, cut: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = with_state(tmp_path, 4)
+    before = {path: path.read_bytes() for path in world.files()}
+    damage(world.folder / "metadata", cut)
+    world.start()
+    assert {
+        path: path.read_bytes() for path in world.files() if path.name[0] != "."
+    }.items() <= before.items()
+    assert (world.folder / "metadata").exists() and "metadata are put back" in caplog.text
+    assert world.drain() == world.inputs
+
+
+def test_what_the_committed_batch_needs_is_not_dropped(tmp_path: Path) -> None:
+    for harm in ("offsets/3", "offsets/2", "sources/0/3"):
+        for make in (with_state, without_plan):
+            root = tmp_path / f"{make.__name__}-{harm.replace('/', '-')}"
+            world = make(root, 4)
+            (world.folder / harm).write_bytes(b"")
+            (world.folder / "commits/3").write_bytes(b"")
+            before = {path: path.read_bytes() for path in world.files()}
+            with pytest.raises(CheckpointError, match="cannot be put back"):
+                world.start()
+            assert {path: path.read_bytes() for path in world.files()} == before, (make, harm)
+
+
+def test_nothing_is_dropped_where_what_is_left_is_not_enough(tmp_path: Path) -> None:
+    """Without the offsets past it Spark reads those before the last committed batch, which it has let go here."""
+    world = with_state(tmp_path, 4)
+    plan_one_more(world)
+    (world.folder / "offsets/2").unlink()
+    assert world.start().number == 4  # of that batch it reads nothing
+    (world.folder / "offsets/4").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cannot be put back"):
+        world.start()
+    assert (world.folder / "offsets/4").exists()
+
+
+def test_of_a_log_whose_place_is_not_known_nothing_is_dropped(tmp_path: Path) -> None:
+    """The log of another source than files, such as the first offsets of Kafka, without a record that names it."""
+    world = without_plan(tmp_path, 1)
+    (world.folder / "offsets/0").write_text('v1\n{}\n{"topic":{"0":7}}')
+    (world.folder / "offsets/.0.crc").unlink()
+    (world.folder / "sources/0/0").write_bytes(b"")
+    found = ingest_folder.find(str(world.folder), 0, None, no_file_kept)
+    assert found.torn == "sources/0/0" and not found.droppable
+    with pytest.raises(CheckpointError, match="cannot be put back"):
+        world.start()
+
+
+def test_entries_after_a_torn_one_go_with_it(tmp_path: Path) -> None:
+    world = with_state(tmp_path, 4, compact=100)
+    streaming = world.start()
+    streaming.log_source()
+    streaming.log_source()
+    (world.folder / "sources/0/4").write_bytes(b"v1\n{")
+    world.prepare()
+    assert not (world.folder / "sources/0/4").exists() and not (world.folder / "sources/0/5").exists()
+    assert world.drain() == world.inputs
+
+
+def test_a_crash_while_something_is_dropped_is_put_right_by_the_next_start(tmp_path: Path) -> None:
+    world = with_state(tmp_path, 4)
+    plan_one_more(world)
+    for name in ("commits/3", "offsets/4", "sources/0/4", "metadata"):
+        (world.folder / name).write_bytes(b"")
+    saved, before, whole = tmp_path / "saved", (world.known, list(world.counted)), world.disk
+    shutil.copytree(world.checkpoint, saved)
+    for at in range(1_000):
+        world.disk = PosixDisk(DiesAt(at))
+        try:
+            world.start()
+        except Crash:
+            world.disk = whole
+            assert world.drain() == world.inputs, at
+        else:
+            break
+        shutil.rmtree(world.checkpoint)
+        shutil.copytree(saved, world.checkpoint)
+        world.known, world.counted = before[0], list(before[1])
+    assert at > 10
+
+
+def test_offsets_in_a_form_of_a_sources_own_are_not_taken_for_torn(tmp_path: Path) -> None:
+    """Spark writes whatever a source of somebody else's gives it; there is no telling where it ends."""
+    world = with_state(tmp_path, 3)
+    plan_one_more(world)
+    for number in range(4):
+        path = world.folder / f"offsets/{number}"
+        path.write_text(path.read_text().rpartition("\n")[0] + f"\nposition {number}")
+        path.with_name(f".{number}.crc").unlink()
+    assert world.known is not None and world.known.plan is not None
+    found = ingest_folder.find(str(world.folder), 2, None, no_file_kept)
+    assert found.torn is None
+    (world.folder / "offsets/3").write_text("v1\n{}\n")
+    found = ingest_folder.find(str(world.folder), 2, None, no_file_kept)
+    assert found.torn == "offsets/3" and found.droppable == ("offsets/3",)
+
+
+def no_file_kept(file: records.PlannedFile) -> bytes:
+    raise AssertionError(file)
+
+
+# -- links, FIFOs, and what is no JSON ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("link", ["sources", "offsets", "commits", ""])
+@pytest.mark.parametrize("committed", [0, 3])
+def test_nothing_is_deleted_through_a_link(tmp_path: Path, link: str, committed: int) -> None:
+    world = after(tmp_path, 3)
+    other = tmp_path / "other"
+    (other / "deep").mkdir(parents=True)
+    for name in ("deep/thesis.txt", "deep/0", "7", "deep/.gone.crc", ".gone.crc", ".metadata.crc"):
+        (other / name).write_text("x")
+    if not committed:
+        world.known = None
+        shutil.rmtree(world.folder / "commits")
+        for number in (1, 2):
+            (world.folder / f"offsets/{number}").unlink()
+    (world.folder / "metadata").write_bytes(b"")
+    place = world.folder / link
+    shutil.rmtree(place, ignore_errors=True)
+    place.symlink_to(other)
+    with pytest.raises(
+        CheckpointError,
+        match=r"(is a link to .*/other, where nothing is deleted|has (planned|committed) batch 7)",
+    ):
+        world.start()
+    assert sorted(path.name for path in other.rglob("*") if path.is_file()) == sorted(
+        ["thesis.txt", "0", "7", ".gone.crc", ".gone.crc", ".metadata.crc"]
+    )
+
+
+def test_only_what_is_sparks_is_cleared(tmp_path: Path) -> None:
+    world = after(tmp_path, 3)
+    strange = ["offsets/notes.txt", "commits/deep/0", "sources/notes.txt", "state/0/1.delta", "notes.txt"]
+    for name in strange:
+        (world.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (world.folder / name).write_text("x")
+    ingest_folder.clear(world.disk, str(world.folder))
+    left = [str(path.relative_to(world.folder)) for path in world.files()]
+    assert left == sorted(strange)
+
+
+DEEP = b"[" * 200_000
+
+
+@pytest.mark.parametrize(
+    "name", ["metadata", "offsets/2", "commits/2", "sources/0/2.compact", "offsets/3", "sources/0/3"]
+)
+@pytest.mark.parametrize("make", [after, with_state, without_plan])
+def test_json_without_end_is_torn(tmp_path: Path, name: str, make: Callable[..., World]) -> None:
+    world = make(tmp_path, 3)
+    for data in (DEEP, b"v1\n" + DEEP, b"v1\n{}\n" + DEEP, b'v1\n{"a":' * 9 + b'{"a":' * 100_000):
+        (world.folder / name).write_bytes(data)
+        with contextlib.suppress(CheckpointError):
+            world.prepare()
+    world.known = None
+    with contextlib.suppress(CheckpointError):
+        world.prepare()
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
+    world = after(tmp_path, 3)
+    for name in ("metadata", "offsets/2", "commits/2"):
+        with (world.folder / name).open("r+b") as file:
+            file.truncate(3 << 30)
+    assert world.drain() == world.inputs
+
+
+@pytest.mark.parametrize(
+    "name", ["metadata", "offsets/2", "commits/2", "sources/0/2.compact", "offsets/3", ".metadata.crc"]
+)
+@pytest.mark.parametrize("what", ["FIFO", "link", "folder"])
+def test_what_is_no_file_is_refused_by_name(tmp_path: Path, name: str, what: str) -> None:
+    world = after(tmp_path, 3)
+    path = world.folder / name
+    path.unlink(missing_ok=True)
+    match what:
+        case "FIFO":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to("/etc/hostname")
+        case _ if name.startswith("sources"):
+            return  # a source may have folders of its own
+        case _:
+            path.mkdir()
+    with pytest.raises(
+        CheckpointError, match=rf"source 'src': .*{name} cannot be read \(it is a {what}\); take it away"
+    ):
+        world.start()
+
+
+@pytest.mark.parametrize("step", ["put_back", "clear", "mend", "stray_sums", "find"])
+def test_whatever_the_system_refuses_is_an_error_that_names_file_and_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    world = with_state(tmp_path, 3) if step == "mend" else after(tmp_path, 3)
+    (world.folder / "commits/2").write_bytes(b"")
+    if step == "clear":
+        shutil.rmtree(world.folder)
+        world.known = None
+        world.folder.mkdir()
+        (world.folder / "metadata").write_bytes(b"")
+
+    def refused(*given: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", "some/file")
+
+    monkeypatch.setattr(ingest_folder, step, refused)
+    with pytest.raises(
+        CheckpointError, match=r"source 'src': some/file cannot be read \(Permission denied\)"
+    ):
+        world.start()
+
+
+def test_a_batch_dataframe_that_becomes_a_streaming_one_is_told_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.known = THE_BATCH
+    with pytest.raises(
+        CheckpointError, match=r"'src' was a batch DataFrame in this checkpoint and is a streaming"
+    ):
+        world.start()
+
+
+def test_the_entries_that_spark_is_done_with_are_not_looked_at_for_every_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = after(tmp_path, 2)
+    for number in range(2, 2_001):
+        (world.folder / f"sources/0/{number}").write_bytes(b"v1")
+    (world.folder / "sources/0/1999.compact").write_bytes(b"v1")
+    looked: list[str] = []
+    monkeypatch.setattr(ingest_folder, "is_file", lambda path: looked.append(path) or True)
+    named = ingest_folder.files_planned(str(world.folder), 1)
+    assert {"sources/0/1999.compact", "sources/0/2000"} <= set(named)
+    assert len(looked) < 10
 
 
 # -- how much is kept ---------------------------------------------------------------------------------------------
