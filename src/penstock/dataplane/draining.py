@@ -1,9 +1,9 @@
 """Whether rows are through: all there are, or, for `processAllAvailable`, those that had arrived when it was called.
 
 A mark follows the latter: a source is past it when it has committed them, a stage when it has taken all that its
-producers had published by then and its executors have told the event times of it, a sink when that is done. Rows that arrive later are nobody's concern, so the
-wait ends on a source that never does. Looks at the engine and commits nothing; all it changes is that a sink which lets the
-last of the marked rows gather takes them.
+producers had published by then and its executors have told each other's event times, a sink when that is done. Rows that
+arrive later are nobody's concern, so the wait ends on a source that never does. Looks at the engine and commits nothing;
+all it changes is that a sink which lets the last of the marked rows gather takes them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class Draining:
             return False
         if any(run.force_empty for run in engine.runs.values() if run.spec.kind == "operator"):
             return False  # an epoch without rows is owed, which may say how far event time is
-        return not any(queue for chain in chains for queue in chain.out.values()) and not engine.chains.lagging()
+        return (
+            not any(queue for chain in chains for queue in chain.out.values()) and not engine.chains.lagging()
+        )
 
     def is_drained(self) -> bool:
         """Whether, in this one look, sources are drained and all is quiet; never on a source without an end."""

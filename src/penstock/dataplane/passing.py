@@ -1,7 +1,7 @@
 """What shards that sit out may pass: ranges that hold no rows for them, so that nobody waits for them.
 
-Owns which of them pass how far, behind the shards that work. Pure decisions over what was published; takes no rows. It looks
-at the rows of every item once an epoch, however many groups there are.
+Owns which of them pass how far, behind the shards that work. Pure decisions over what was published; takes no rows. It
+looks at the rows of every item once an epoch, however many groups there are.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Passing:
             if start <= number < stop and not self._is_reached(group, key, way.items[number]):
                 stop = number
                 break
-        mark = next((one for item in reversed(way.items[start:stop]) for one in way.said(item)), group.marks.get(key))
+        mark = next(
+            (one for item in reversed(way.items[start:stop]) for one in way.said(item)), group.marks.get(key)
+        )
         end = way.end(at, start, stop)
         return Passed(end, way.items[stop - 1] if stop > start else None, mark)
 

@@ -168,7 +168,9 @@ def _take_along(take: GroupTake, group: ShardGroup, absent: npt.NDArray[np.bool_
     return replace(take, shards=np.sort(np.concatenate([take.shards, out]))) if len(out) else take
 
 
-def _pass_alone(group: ShardGroup, out: U16, passing: Passing, shards: int, channels: Channels) -> list[GroupTake]:
+def _pass_alone(
+    group: ShardGroup, out: U16, passing: Passing, shards: int, channels: Channels
+) -> list[GroupTake]:
     """Let shards that all sit out, behind others, pass what waits for them up to those or to the first rows for one of
     them."""
     takes = []
@@ -190,7 +192,9 @@ def _last_piece(group: ShardGroup, key: ChannelKey, passed: Passed) -> PieceTake
     """The last of the pieces that shards pass stands for all of them: nothing in them is for these."""
     assert passed.last is not None
     at, end, epoch = group.at[key], passed.end, passed.last.epoch
-    return PieceTaken(key, at.row if epoch == at.epoch else 0, end.row if epoch == end.epoch else -1, passed.last)
+    return PieceTaken(
+        key, at.row if epoch == at.epoch else 0, end.row if epoch == end.epoch else -1, passed.last
+    )
 
 
 def _take_group(

@@ -1,4 +1,4 @@
-"""Shards that sit out pass what holds no rows for them, as far as it goes, at a cost that does not grow with their groups."""
+"""Shards that sit out pass what holds no rows for them, as far as it goes, at a cost that groups do not multiply."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.records import Position, Published
 from penstock.dataplane.taking import Budget, GroupTake, take_epoch
 
-KEY, OTHER = ChannelKey(0, "rows"), ChannelKey(0, "more")
+KEY, OTHER = ChannelKey(0, "rows"), ChannelKey(0, "side")
 SHARDS = 8
 
 
-def _item(epoch: int, rows: dict[int, int], said: int | None = None, between: list[str] | None = None) -> PublishedRows:
+def _item(
+    epoch: int, rows: dict[int, int], said: int | None = None, between: list[str] | None = None
+) -> PublishedRows:
     item = PublishedRows(Published(epoch, [], None, said, between or []), SHARDS)
     item.counts = np.array([rows.get(shard, 0) for shard in range(SHARDS)], np.int64)
     item.rows = int(item.counts.sum())
@@ -26,7 +28,11 @@ def _group(shards: list[int], *places: Position) -> ShardGroup:
 def _take(groups: list[ShardGroup], *items: list[PublishedRows]) -> list[GroupTake]:
     ready = np.arange(SHARDS) == 0
     waiting = dict(zip((KEY, OTHER), items, strict=False))
-    return [take for take in take_epoch(groups, ready, waiting, Budget(100), absent=~ready) if 0 not in take.shards]
+    return [
+        take
+        for take in take_epoch(groups, ready, waiting, Budget(100), absent=~ready)
+        if 0 not in take.shards
+    ]
 
 
 def _passed(takes: list[GroupTake]) -> list[tuple[list[int], list[Position]]]:
@@ -58,13 +64,13 @@ def test_on_several_channels_each_is_passed_as_far_as_it_goes() -> None:
 
 
 def test_nobody_passes_a_barrier_before_what_came_ahead_of_it() -> None:
-    items, more = [_item(1, {}), _item(2, {}, between=["more"]), _item(3, {})], [_item(1, {1: 1})]
+    items, more = [_item(1, {}), _item(2, {}, between=["side"]), _item(3, {})], [_item(1, {1: 1})]
     groups = [_group([0], Position(4), Position(2)), _group([1], Position(1), Position(1))]
     assert _passed(_take(groups, items, more)) == [([1], [Position(2), Position(1)])]
 
 
 def test_items_are_looked_at_once_an_epoch_however_many_groups_sit_out() -> None:
-    looked = []
+    looked: list[object] = []
 
     class Looked(PublishedRows):
         def __getattribute__(self, name: str) -> object:
@@ -72,7 +78,8 @@ def test_items_are_looked_at_once_an_epoch_however_many_groups_sit_out() -> None
                 looked.append(self)
             return super().__getattribute__(name)
 
-    items: list[PublishedRows] = [Looked(Published(epoch, []), SHARDS) for epoch in range(1, 200)]
+    items: list[PublishedRows] = [Looked(Published(epoch, [], None), SHARDS) for epoch in range(1, 200)]
+    looked.clear()
     front = _group([0], Position(200))
     behind = [_group([shard], Position(2 * shard)) for shard in range(1, SHARDS)]
     assert len(_take([front, *behind], items)) == len(behind)
