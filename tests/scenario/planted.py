@@ -295,6 +295,12 @@ PLANTED = (
         turn=5,
     ),
     Planted(
+        "a source does not tell two ways how far it is where one of them has no rows",
+        {FRONTIER: [("            return worked and edge in self._tracks.meets", "            return False")]},
+        timed=True,
+        turn=4,
+    ),
+    Planted(
         "shards that sit out with windows and timers in them are taken along",
         {"penstock.dataplane.run": [("return absent & ~self.chain.digests.any(axis=1) if", "return absent if")]},
         timed=True,

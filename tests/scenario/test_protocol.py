@@ -59,7 +59,7 @@ def test_a_planted_bug_is_found(bug) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_there_are_planted_bugs_and_most_of_them_change_real_lines() -> None:
-    assert len(PLANTED) >= 33
+    assert len(PLANTED) >= 34
     assert sum(bool(bug.changes) for bug in PLANTED) >= 20
 
 

@@ -119,7 +119,7 @@ SUITES: tuple[Suite, ...] = (
         "tests.torture.starts:started_at_once",
         16,
     ),
-    Suite("12-planted", "planted bugs found by the simulation", 33, "tests.torture.protocol:planted"),
+    Suite("12-planted", "planted bugs found by the simulation", 34, "tests.torture.protocol:planted"),
 )
 
 

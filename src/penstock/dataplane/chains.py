@@ -63,6 +63,16 @@ class Chains:
         """Return the chains that take rows of the same edges as this one, itself included."""
         return [chain] if self.is_plain else self.of(operator_of(chain.name))
 
+    def lags(self, chain: Chain) -> bool:
+        """Whether another executor says a later event time that counts for this one too: it owes an epoch."""
+        if self.is_plain or chain.spec.kind != "operator":
+            return False
+        return any(chain.lags_behind(one) for one in self.consumers(chain) if one is not chain)
+
+    def lagging(self) -> bool:
+        """Whether some executor owes an epoch that says how far event time is."""
+        return any(self.lags(chain) for chain in self.by_name.values())
+
     @property
     def is_plain(self) -> bool:
         """Whether every operator has one executor."""

@@ -158,7 +158,7 @@ class Committing:
             if run.spec.kind == "operator":
                 run.counts.sojourns.add(now, wall_us, run.takes, record)
         run.finish(now, record)
-        self._let_others_say(run)
+        self.let_others_say(run)
         self._engine.placing.bring_absent(run)
         if record.batch is not None:
             self._engine.sources.say_committed(record.chain)
@@ -166,9 +166,13 @@ class Committing:
             run.next_start = max(run.next_start, self._engine.pace.next_start(run.started_at, self._active()))
         self._engine.sources.take_waiting_batch(record.chain)
 
-    def _let_others_say(self, run: Run) -> None:
+    def let_others_say(self, run: Run) -> None:
         """Other executors of the operator that stand still, but have come as far, say what event time this one has reached
-        in an epoch without rows: they may get none for long."""
+        in an epoch without rows: they may get none for long.
+
+        That they owe it is in no record, so it is found again whenever one may come to lag behind: as a record or a deal is
+        durable, and as a driver starts.
+        """
         if self._engine.chains.is_plain or run.spec.kind != "operator":
             return
         for other in self._engine.runs_of(operator_of(run.spec.name)):

@@ -1,16 +1,17 @@
 """Whether rows are through: all there are, or, for `processAllAvailable`, those that had arrived when it was called.
 
 A mark follows the latter: a source is past it when it has committed them, a stage when it has taken all that its
-producers had published by then, a sink when that is done. Rows that arrive later are nobody's concern, so the
-wait ends on a source that never does. Looks at the engine and commits nothing; all it changes is that a sink which lets the
-last of the marked rows gather takes them.
+producers had published by then and its executors have told each other's event times, a sink when that is done. Rows that
+arrive later are nobody's concern, so the wait ends on a source that never does. Looks at the engine and commits nothing;
+all it changes is that a sink which lets the last of the marked rows gather takes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.dataplane.program import operator_of
 from penstock.dataplane.run import Phase
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ class DrainMark:
         self._arrivals = arrivals
         self._goals: dict[str, int] = {}
         self._passed: dict[str, int] = {}
-        """Epoch of each chain that holds the last of the rows."""
+        """Epoch of each chain that holds the last of the rows, or says the last of their event times."""
+        self._taken: dict[str, int] = {}
+        """Epoch at which each executor was found to lag behind others when all of the operator had taken the rows: its next
+        one says what they had reached. What they say of later rows is nobody's concern."""
 
     def passed(self, wall: float) -> bool:
         """Whether all of them are through, as of this look."""
@@ -39,7 +43,7 @@ class DrainMark:
             if name not in self._passed and self._is_past(chain, wall):
                 self._passed[name] = chain.epoch
         if self._chains.program.loops:
-            return self._is_quiet()
+            return self._is_quiet() and not self._chains.lagging()
         return len(self._passed) == len(self._chains.by_name)
 
     def is_next(self, name: str) -> bool:
@@ -66,7 +70,18 @@ class DrainMark:
             return self._source_is_past(chain, arrivals, wall)
         if chain.spec.kind == "source":
             return chain.has_said_its_end()
+        siblings = self._chains.of(operator_of(chain.name))
+        return all(self._has_taken(one) for one in siblings) and self._has_told(chain, siblings)
+
+    def _has_taken(self, chain: Chain) -> bool:
         return all(self._is_taken(given.edge, given.producer) for given in chain.spec.inputs)
+
+    def _has_told(self, chain: Chain, siblings: Sequence[Chain]) -> bool:
+        """Whether an executor says all the event times of the rows that others of its operator know and that count for it
+        too."""
+        for one in siblings if chain.name not in self._taken else ():
+            self._taken.setdefault(one.name, one.epoch if self._chains.lags(one) else one.epoch - 1)
+        return chain.epoch > self._taken[chain.name]
 
     def _source_is_past(self, chain: Chain, arrivals: Arrivals, wall: float) -> bool:
         if chain.name not in self._goals:
@@ -104,7 +119,11 @@ class Draining:
         chains = engine.chains.by_name.values()
         if any(chain.intent is not None for chain in chains):
             return False
-        return not any(queue for chain in chains for queue in chain.out.values())
+        if any(run.force_empty for run in engine.runs.values() if run.spec.kind == "operator"):
+            return False  # an epoch without rows is owed, which may say how far event time is
+        return (
+            not any(queue for chain in chains for queue in chain.out.values()) and not engine.chains.lagging()
+        )
 
     def is_drained(self) -> bool:
         """Whether, in this one look, sources are drained and all is quiet; never on a source without an end."""

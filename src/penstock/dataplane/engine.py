@@ -129,6 +129,7 @@ class Engine:
         self.placing.fit(capacity)
         for run in self.runs.values():
             run.rows_at = self._clock()
+            self.committing.let_others_say(run)  # what was owed when the driver before ended
         self.line.start_base()
 
     def set_capacity(self, leases: int) -> None:

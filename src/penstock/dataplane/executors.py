@@ -88,7 +88,8 @@ def pass_shards(giver: Chain, taker: Chain, shards: U16) -> None:
 
 
 def _pass_times(giver: Chain, taker: Chain, was_empty: bool) -> None:
-    """The taker says no later event time than both did, until all shards it has now have come as far."""
+    """The taker says no later event time than both did, until all shards it has now have come as far. The giver may say a
+    later one: the shards it waited for may be among those that it has no more."""
     taker.frontier.take_over(giver.frontier)
     for chain in (giver, taker):
         chain.frontier.stand(chain.groups)
@@ -96,6 +97,8 @@ def _pass_times(giver: Chain, taker: Chain, was_empty: bool) -> None:
         if edge.delay_us is not None:
             taker.times.take_over(giver.times, edge.edge, was_empty)
             taker.times.count(edge.edge, taker.frontier)
+            if giver.groups:
+                giver.times.count(edge.edge, giver.frontier)
 
 
 def _pass_positions(giver: Chain, taker: Chain, shards: U16) -> None:

@@ -87,8 +87,8 @@ class Frontier:
         """Those before which every shard has taken all."""
         self.said: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
         """By edge: `low` and `reach` as they were last told."""
-        self._told: dict[tuple[ChannelKey, int], Through] = {}
-        """What channels had said by the places where shards stand."""
+        self._told: dict[ChannelKey, dict[int, Through]] = {}
+        """What channels had said by the epochs at which shards stand."""
         self.be(spec, tracks)
 
     def be(self, spec: StageSpec, tracks: Tracks) -> None:
@@ -100,6 +100,7 @@ class Frontier:
             for given in spec.inputs
             if given.edge in tracks.upstream
         }
+        self._least: dict[ChannelKey, _Least] = {}
 
     # -- following ----------------------------------------------------------------------------------------------------
 
@@ -130,46 +131,51 @@ class Frontier:
         """Have these shards, where they stand."""
         if not self._upstream:
             return
-        places = {
-            (key, group.at[key].epoch)
-            for group in groups
-            for key, behind in self._upstream.items()
-            if behind and key in group.at
-        }
-        said = {place: self._said_by(place, waiting or {}) for place in places}
-        self._told = {place: through for place, through in said.items() if through}
-        self.low = self._lowest(groups)
+        told: dict[ChannelKey, dict[int, Through]] = {}
+        live: dict[ChannelKey, set[int]] = {}
+        for key, behind in self._upstream.items():
+            places, live[key] = _places(groups, key)
+            if behind:
+                said = {epoch: self._said_by(key, epoch, waiting or {}) for epoch in places}
+                told[key] = {epoch: through for epoch, through in said.items() if through}
+        self._told = told
+        self.low = self._lowest(live)
 
     def _said_by(
-        self, place: tuple[ChannelKey, int], waiting: Mapping[ChannelKey, Sequence[PublishedRows]]
+        self, key: ChannelKey, epoch: int, waiting: Mapping[ChannelKey, Sequence[PublishedRows]]
     ) -> Through:
-        key, epoch = place
-        if place in self._told:
-            return self._told[place]
+        known = self._told.get(key, {})
+        if epoch in known:
+            return known[epoch]
         passed = _last(waiting.get(key, ()), Position(epoch))
         if passed is not None:
             return passed.published.through
-        before = [at for known, at in self._told if known == key and at <= epoch]
-        return self._told[key, max(before)] if before else {}
+        before = max((at for at in known if at <= epoch), default=None)
+        return known[before] if before is not None else {}
 
-    def _lowest(self, groups: Sequence[ShardGroup]) -> dict[str, int]:
+    def _lowest(self, live: Mapping[ChannelKey, set[int]]) -> dict[str, int]:
         low = dict.fromkeys(self.reach, NEVER.epoch)
-        for group in groups:
-            for key, behind in self._upstream.items():
-                if group.marks.get(key) == END_US:
-                    continue  # nothing comes of it any more
-                at = group.at[key].epoch
-                if at < low.get(key.chain, 0):
-                    low[key.chain] = at
-                if behind:
-                    told = self._told.get((key, at), {})
-                    for name, known in low.items():
-                        if operator_of(name) in behind:
-                            low[name] = min(known, told.get(name, 0))
+        for key, epochs in live.items():
+            if not epochs:
+                continue
+            lower_to(low, {key.chain: min(epochs)})
+            if self._upstream[key]:
+                lower_to(low, self._told_by_all(key, epochs))
         return low
 
+    def _told_by_all(self, key: ChannelKey, epochs: set[int]) -> Through:
+        """Return what a channel had said by all of some epochs, which are few more or less than at the last call."""
+        least = self._least.get(key)
+        if least is None:
+            behind = self._upstream[key]
+            least = self._least[key] = _Least([name for name in self.reach if operator_of(name) in behind])
+        return least.of(epochs, self._told.get(key, {}))
+
     def _reach_to(self, reach: dict[str, int]) -> None:
-        self.reach = reach if reach.keys() == self.reach.keys() else dict(sorted(reach.items()))
+        if reach.keys() == self.reach.keys():
+            self.reach = reach
+        else:
+            self.reach, self._least = dict(sorted(reach.items())), {}
 
     def is_past(self, came_from: Through) -> bool:
         """Whether every shard has taken all that came before some epochs."""
@@ -212,7 +218,9 @@ class Frontier:
 
     def take_over(self, giver: Frontier) -> None:
         """Let shards of another executor of the operator come to this one; `stand` then says which it has."""
-        self._told = {**giver._told, **self._told}
+        for key, told in giver._told.items():
+            self._told[key] = {**told, **self._told.get(key, {})}
+        self._least = {}
         reach = dict(self.reach)
         raise_to(reach, giver.reach)
         self._reach_to(reach)
@@ -222,7 +230,9 @@ class Frontier:
         if not self._upstream:
             return None
         told = [
-            Told(key.edge, key.chain, at, dict(through)) for (key, at), through in sorted(self._told.items())
+            Told(key.edge, key.chain, at, dict(through))
+            for key, places in sorted(self._told.items())
+            for at, through in sorted(places.items())
         ]
         return FrontierBase(self.reach, told)
 
@@ -232,7 +242,9 @@ class Frontier:
         """Be as a base says; one of before there were frontiers says only where shards stand."""
         self.said = {one.edge: (one.through, one.reach) for one in edges if one.through or one.reach}
         told = base.told if base is not None else []
-        self._told = {(ChannelKey(one.edge, one.chain), one.epoch): one.through for one in told}
+        self._told, self._least = {}, {}
+        for one in told:
+            self._told.setdefault(ChannelKey(one.edge, one.chain), {})[one.epoch] = one.through
         reach = dict(base.reach) if base is not None else {}
         for group in groups if base is None else ():
             places = {
@@ -241,6 +253,35 @@ class Frontier:
             raise_to(reach, places)
         self._reach_to(reach)
         self.stand(groups)
+
+
+class _Least:
+    """The least of what one channel had said of some chains by the epochs at which shards stand.
+
+    What is said later is no less, but where shards were dealt. So as a rule all of it comes from the first epoch, and while
+    that stays, only epochs that are new can make it less.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._epochs: set[int] = set()
+        self._said: dict[str, int] = {}
+        self._is_of_first = False
+
+    def of(self, epochs: set[int], told: Mapping[int, Through]) -> Through:
+        """Return it for these epochs; what was told by one of them stays the same for as long as shards stand there."""
+        first = min(epochs)
+        stays = self._is_of_first and first == min(self._epochs)
+        said = dict(self._said) if stays else dict.fromkeys(self._names, NEVER.epoch)
+        for epoch in epochs - self._epochs if stays else epochs:
+            through = told.get(epoch, {})
+            for name, known in said.items():
+                if (epoch_said := through.get(name, 0)) < known:
+                    said[name] = epoch_said
+        led = told.get(first, {})
+        self._is_of_first = all(led.get(name, 0) == known for name, known in said.items())
+        self._epochs, self._said = epochs, said
+        return said
 
 
 def covers(more: Through, less: Through) -> bool:
@@ -253,6 +294,25 @@ def raise_to(reach: dict[str, int], more: Through) -> None:
     for name, epoch in more.items():
         if epoch > reach.get(name, 0):
             reach[name] = epoch
+
+
+def lower_to(low: dict[str, int], other: Through) -> None:
+    """Let epochs of the same chains be no more than some others."""
+    for name, epoch in other.items():
+        if epoch < low.get(name, 0):
+            low[name] = epoch
+
+
+def _places(groups: Iterable[ShardGroup], key: ChannelKey) -> tuple[set[int], set[int]]:
+    """Return the epochs of a channel at which shards stand, and those of them at which more may come of it."""
+    every: set[int] = set()
+    live: set[int] = set()
+    for group in groups:
+        epoch = group.at[key].epoch
+        every.add(epoch)
+        if group.marks.get(key) != END_US:
+            live.add(epoch)
+    return every, live
 
 
 def _last(items: Sequence[PublishedRows], end: Position) -> PublishedRows | None:

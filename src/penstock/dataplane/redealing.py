@@ -236,3 +236,5 @@ class Redealing:
         self._engine.serving.assign()
         for one in done:
             self._engine.placing.bring_absent(self._engine.runs[one.taker])
+            for run in self._engine.runs_of(operator_of(one.taker)):
+                self._engine.committing.let_others_say(run)

@@ -161,7 +161,7 @@ class Run:
         return bool(self.pausers)
 
     def free_of_rows(self) -> npt.NDArray[np.bool_]:
-        """Which shards sit out and have nothing to do where no rows come for them: no window or timer waits in them."""
+        """Which shards sit out and have nothing to do where no rows come for them: they have no state."""
         absent = ~self.ready
         return absent & ~self.chain.digests.any(axis=1) if self.spec.clocked else absent
 

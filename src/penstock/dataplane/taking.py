@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from penstock.dataplane.passing import Passed, Passing
 from penstock.dataplane.positions import ChannelKey, PublishedRows, ShardGroup
 from penstock.dataplane.records import Position, Range, Stamp, combine_stamps
 from penstock.dataplane.state.protocol import I64, U16
@@ -115,10 +116,14 @@ def take_epoch(
     tasks = len(np.unique(task_of[ready])) if task_of is not None and len(groups) > 1 else 0
     takes: list[GroupTake] = []
     caps: dict[ChannelKey, Position] = {}
+    passing: Passing | None = None
     for group in sorted(groups, key=lambda g: [g.at[key] for key in sorted(g.at)], reverse=True):
         present = group.shards[ready[group.shards]]
         if len(present) == 0:
-            takes.extend(_pass_alone(group, waiting, len(ready), caps, channels, absent))
+            out = group.shards[absent[group.shards]] if absent is not None and caps else group.shards[:0]
+            if len(out):
+                passing = passing or Passing(waiting, caps, partial(_is_reached, waiting))
+                takes.extend(_pass_alone(group, out, passing, len(ready), channels))
             continue
         here = replace(group, shards=present)
         share = budget
@@ -164,28 +169,32 @@ def _take_along(take: GroupTake, group: ShardGroup, absent: npt.NDArray[np.bool_
 
 
 def _pass_alone(
-    group: ShardGroup,
-    waiting: Mapping[ChannelKey, Sequence[PublishedRows]],
-    shards: int,
-    caps: Mapping[ChannelKey, Position],
-    channels: Channels,
-    absent: npt.NDArray[np.bool_] | None,
+    group: ShardGroup, out: U16, passing: Passing, shards: int, channels: Channels
 ) -> list[GroupTake]:
-    """Let shards that all sit out, behind others, pass what waits for them up to those, where it holds no rows."""
-    if absent is None or not caps:
-        return []
-    out = group.shards[absent[group.shards]]
-    for key, at in group.at.items():
-        for item in waiting.get(key, ()):
-            if not len(out) or item.epoch > caps[key].epoch:
-                break
-            if item.epoch >= at.epoch:
-                low = at.row if item.epoch == at.epoch else 0
-                out = out[rows_by_shard(item.counts[out], low, -1) == 0]
-    if not len(out):
-        return []
-    take = _take_group(replace(group, shards=out), waiting, Budget(1 << 62), shards, caps, channels)
-    return [take] if take.pieces else []
+    """Let shards that all sit out, behind others, pass what waits for them up to those or to the first rows for one of
+    them."""
+    takes = []
+    for part in passing.split(group, out):
+        passed = passing.passes(group, part)
+        pieces = [_last_piece(group, key, one) for key, one in sorted(passed.items()) if one.last is not None]
+        if pieces:
+            watermark = derive_watermark(group, channels, {key: one.mark for key, one in passed.items()})
+            ranges = [
+                Range(key.edge, key.chain, group.at[key], one.end, one.mark)
+                for key, one in sorted(passed.items())
+            ]
+            none, moved = np.zeros(shards, np.int64), watermark != group.watermark_us
+            takes.append(GroupTake(part, ranges, pieces, none, watermark, moved))
+    return takes
+
+
+def _last_piece(group: ShardGroup, key: ChannelKey, passed: Passed) -> PieceTaken:
+    """The last of the pieces that shards pass stands for all of them: nothing in them is for these."""
+    assert passed.last is not None
+    at, end, epoch = group.at[key], passed.end, passed.last.epoch
+    return PieceTaken(
+        key, at.row if epoch == at.epoch else 0, end.row if epoch == end.epoch else -1, passed.last
+    )
 
 
 def _take_group(

@@ -175,6 +175,8 @@ class Events:
                 *(one for one in (mine, theirs) if one is not None),
             ]
             self._count(taker, edge, lows[taker], more)
+            if giver in owners.values():  # those it waited for may be gone
+                self._count(giver, edge, lows[giver], [])
 
     def _follow(self, chain: str, epoch: int, mine: list[int]) -> tuple[dict[str, int], dict[str, int]]:
         stands = {shard: self._at.get(shard, self._begin) for shard in mine}

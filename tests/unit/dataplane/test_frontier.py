@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import msgspec
@@ -79,6 +80,52 @@ def test_a_shard_is_as_far_as_its_producer_says_the_rows_further_up_are() -> Non
     groups = [_group([0, 1], {NEXT: Position(5)})]
     frontier.follow(groups, [groups[0].at], {NEXT: items[1:]})
     assert frontier.is_past(frontier.reach)
+
+
+def test_how_far_all_shards_are_is_the_least_of_what_each_was_told_however_they_move() -> None:
+    rng = random.Random(1)
+    for _ in range(40):
+        frontier = _frontier(NEXT, frozenset({"rows", "more"}))
+        deals = rng.random() < 0.3  # behind which less may be said than before
+        said = {
+            epoch: {
+                name: rng.randint(0, 9) if deals else epoch // (1 + at)
+                for at, name in enumerate(("rows", "more"))
+            }
+            for epoch in range(1, 40)
+        }
+        items = [
+            PublishedRows(Published(epoch, [], None, through=through, reach={"rows": 99, "more": 99}))
+            for epoch, through in said.items()
+        ]
+        places = [2] * 6
+        for _ in range(30):
+            moved = rng.randrange(6)
+            places[moved] = rng.choice(
+                [max(places), min(40, max(places) + 1), rng.randint(places[moved], 40)]
+            )
+            groups = [_group([shard], {NEXT: Position(place)}) for shard, place in enumerate(places)]
+            frontier.follow(groups, [groups[moved].at], {NEXT: items})
+            wanted = {name: min(said[place - 1][name] for place in places) for name in ("more", "rows")}
+            assert frontier.low == {"more": wanted["more"], "one": min(places), "rows": wanted["rows"]}
+
+
+def test_a_shard_that_moves_on_costs_no_look_at_what_all_others_were_told() -> None:
+    looks = [0]
+
+    class Looked(dict[str, int]):
+        def get(self, name: str, other: int = 0) -> int:  # type: ignore[override]
+            looks[0] += 1
+            return super().get(name, other)
+
+    frontier = _frontier(NEXT, frozenset({"rows"}))
+    items = [PublishedRows(Published(epoch, [], None, through=Looked(rows=epoch))) for epoch in range(1, 403)]
+    groups = [_group([shard], {NEXT: Position(2 + shard)}) for shard in range(400)]
+    frontier.follow(groups, [groups[-1].at], {NEXT: items})
+    looks[0] = 0
+    groups[-1] = _group([399], {NEXT: Position(402)})
+    frontier.follow(groups, [groups[-1].at], {NEXT: items})
+    assert frontier.low["rows"] == 1 and 0 < looks[0] < 10
 
 
 def test_a_channel_that_has_ended_holds_nobody_up() -> None:
