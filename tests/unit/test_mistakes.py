@@ -214,6 +214,11 @@ DECLARED: list[tuple[Mistake, str]] = [
     (lambda: SALES.filter(lambda row: row.amount > 1), r"the function <lambda>; Python code goes into map"),
     (lambda: SALES.filter(True), r"write penstock.lit\(True\) for a constant"),
     (lambda: SALES.withColumn("x", 5), r"write penstock.lit\(5\) for a constant"),
+    (lambda: SALES.withColumn("x", lit(None)),
+     r"'x' is null in every row and has no type; write penstock.lit\(None\).cast\('string'\)"),
+    (lambda: SALES.withColumns({"x": when(col("amount") > 1, lit(None))}), r"'x' is null in every row"),
+    (lambda: SALES.select(when(col("amount") > 1, None).otherwise(None).alias("x")), r"'x' is null in every row"),
+    (lambda: SALES.select(penstock.coalesce(lit(None)).alias("x")), r"'x' is null in every row"),
     (lambda: SALES.select(penstock.sum("amount")), r"an aggregate; give it to groupBy\(...\).agg\(...\)"),
     (lambda: SALES.filter(col("amount") > 1 and col("price") > 1), r"write & for and"),
     (lambda: SALES.select(col("amount")[0]), r"write getField\(name\)"),
@@ -275,6 +280,13 @@ def test_what_a_function_returns_rightly_is_taken() -> None:
         assert called(lambda key, rows, state: result) == [{"user": "a", "n": 1}]  # noqa: B023
     for nothing in (None, [], (), iter(())):
         assert called(lambda key, rows, state: nothing) == []  # noqa: B023
+
+
+def test_a_null_with_a_type_is_a_column() -> None:
+    stream = SALES.select("user", lit(None).cast("string").alias("s"), when(col("amount") > 1, 5).alias("n"))
+    assert [type_ for _, type_ in stream.dtypes] == ["string", "string", "bigint"]
+    counted = stream.filter(col("s").isNull() & col("n").isNull()).groupBy("user").count()
+    assert outputs_of(counted, [("a", 1, 2.0)]) == [{"user": "a", "count": 1}]
 
 
 class Totals(StatefulProcessor):

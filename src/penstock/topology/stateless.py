@@ -21,6 +21,7 @@ from penstock.topology.expressions import Column, as_expression, evaluate, expla
 from penstock.topology.returned import ReturnedError, refuse_asynchronous, returned_rows
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.type_words import in_sparks_words, type_words
+from penstock.topology.types import canonical_type
 
 
 class FusedStep(Protocol):
@@ -168,9 +169,21 @@ def select_step(where: str, columns: Sequence[object], schema: pa.Schema) -> Sel
             f"{where}: column '{twice}' appears twice; give one of them another name with alias(...)."
         )
     fields = [
-        pa.field(name, type_of(column, schema, where), _nullable(column, schema)) for name, column in named
+        pa.field(name, _column_type(where, name, column, schema), _nullable(column, schema))
+        for name, column in named
     ]
     return Select(where, tuple(named), pa.schema(fields))
+
+
+def _column_type(where: str, name: str, column: Column, schema: pa.Schema) -> pa.DataType:
+    """Return the type of a computed column in its one form; what could not be carried or stored is refused here."""
+    found = type_of(column, schema, where)
+    if pa.types.is_null(found):
+        raise DeclarationError(
+            f"{where}: column '{name}' is null in every row and has no type; write penstock.lit(None).cast('string'), with "
+            "the type that its values are to have."
+        )
+    return canonical_type(found, where, name)
 
 
 def retype_step(where: str, names: Sequence[str], before: pa.Schema, after: pa.Schema) -> Select:
