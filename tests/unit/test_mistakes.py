@@ -82,7 +82,63 @@ STATE_MISTAKES: list[tuple[Mistake, str]] = [
     (does(lambda s: s.total > 1), r"read it with state.total.get\(\)"),
     (does(lambda s: int(s.total)), r"read it with state.total.get\(\)"),
     (does(lambda s: s["total"]), r"a state is an attribute: write state.total"),
-    (does(lambda s: s.totl.get()), r"there is no state named 'totl'; declare it"),
+    (
+        does(lambda s: s.totl.get()),
+        r"there is no state named 'totl'; did you mean 'total', or else declare it",
+    ),
+    (
+        does(lambda s: s.other.get()),
+        r"there is no state named 'other'; declare it with state=\{'other': ...\}",
+    ),
+    (
+        does(lambda s: bool(s.total)),
+        r"state 'total' is a ValueState and no value; read it with state.total.get\(\)",
+    ),
+    (does(lambda s: s.total == 0), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: s.total != 0), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: s.deep == 0), r"state 'deep' is a ValueState and no value"),
+    (does(lambda s: f"{s.total}"), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: str(s.total)), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: len(s.total)), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: s.l == [1]), r"state 'l' is a ListState and no value; read it with list\(state.l\)"),
+    (
+        does(lambda s: s.m != {}),
+        r"state 'm' is a MapState and no value; read it with dict\(state.m.items\(\)\)",
+    ),
+    (does(lambda s: s.l.__add__([1])), r"state 'l' is a ListState and no value"),
+    (
+        does(lambda s: delattr(s, "total")),
+        r"would delete the state and not what it holds; write state.total.clear\(\)",
+    ),
+    (does(lambda s: delattr(s, "l")), r"write state.l.clear\(\)"),
+    (
+        does(assign("m", {})),
+        r"state.m = \{\} would store nothing; write state.m\[key\] = value, or state.m.clear\(\)",
+    ),
+    (does(assign("l", [1])), r"state.l = \[1\] would store nothing; write state.l.put\(values\)"),
+    (does(assign("cached", 1)), r"state.cached = 1 would store nothing: cached is a method"),
+    (does(lambda s: s.l.__delitem__(0)), r"write state.l.put\(values\) with the list that is left"),
+    (does(lambda s: s.l.__iadd__([1])), r"state 'l' is a ListState; write state.l.appendList\(values\)"),
+    (
+        does(lambda s: s.m.__ior__({1: 2})),
+        r"state 'm' is a MapState; write state.m\[key\] = value for each key",
+    ),
+    (
+        does(lambda s: s.l.put(5)),
+        r"state 'l' is a ListState and takes a list; 5 is no list .*state.l.appendValue\(value\)",
+    ),
+    (does(lambda s: s.l.put("ab")), r"'ab' is no list of values"),
+    (
+        does(lambda s: s.l.put({1})),
+        r"\{1\} is a set, whose order differs from run to run; give sorted\(values\)",
+    ),
+    (does(lambda s: s.l.appendList({1: 2})), r"\{1: 2\} is no list of values"),
+    (does(lambda s: setattr(s.total, "value", 5)), r"a ValueState has no 'value'; use get\(\)"),
+    (
+        does(lambda s: s.get("total")),
+        r"there is no 'get' here: a state is an attribute .*write state.total and then",
+    ),
+    (does(lambda s: s.__delitem__("total")), r"a state is an attribute: write state.total"),
     (does(lambda s: s.total.set(1)), r"a ValueState has no 'set'; use update\(value\)"),
     (does(lambda s: s.total.value), r"a ValueState has no 'value'; use get\(\)"),
     (does(lambda s: s.l.append(1)), r"a ListState has no 'append'; use appendValue\(value\)"),
@@ -247,6 +303,12 @@ DECLARED: list[tuple[Mistake, str]] = [
     (lambda: when(col("a"), 1).otherwise(2).show(), r"Column has no 'show'"),
     (lambda: outputs_of(SALES.map(lambda row: awaited(), schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
      r"map\(...\) after 'sales' returned a coroutine"),
+    (lambda: outputs_of(SALES.map(lambda row: None, schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
+     r"returned None, which is no row; return a tuple, dict or named tuple with 'n', use flat_map\(...\) or filter"),
+    (lambda: outputs_of(SALES.map(lambda row: 5, schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
+     r"returned 5, which is no row; return a tuple, dict or named tuple with 'n', for each row"),
+    (lambda: outputs_of(SALES.map(lambda row: [(1,), (2,)], schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
+     r"which is a list of rows; return one row, or use flat_map"),
     (lambda: outputs_of(SALES.flat_map(lambda row: 5, schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
      r"flat_map\(...\) after 'sales' returned 5, which is no list of rows"),
 ]  # fmt: skip
@@ -309,7 +371,10 @@ class Totals(StatefulProcessor):
     ("value", "said"),
     [
         (5, r"state 'c': 5 \(int\) is no value; give a tuple of n, m"),
-        ((5,), r"state 'c' .*\(5,\) \(tuple\) is no struct<.*>; it has 1 value\(s\) for the 2 field\(s\) n, m"),
+        (
+            (5,),
+            r"state 'c' .*\(5,\) \(tuple\) is no struct<.*>; it has 1 value\(s\) for the 2 field\(s\) n, m",
+        ),
         (("x", 1), r"state 'c' .*field 'n': 'x' \(str\) is no bigint"),
     ],
 )
@@ -329,6 +394,40 @@ def test_a_vectorised_function_may_not_assign_to_its_state_either() -> None:
         OperatorError, match=r"operator 'op'.*state.total = a pyarrow.Int64Array would store nothing"
     ):
         outputs_of(stream, [("a", 1, 2.0)])
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            lambda state: state.total == 0,
+            r"state 'total' is a column of ValueState .*state.total.lookup\(keys\)",
+        ),
+        (lambda state: bool(state.total), r"state.total.lookup\(keys\)"),
+        (lambda state: state.total.get(), r"a column of ValueState has no 'get'; use lookup\(keys\)"),
+        (lambda state: delattr(state, "total"), r"del state.total would delete the state"),
+        (lambda state: state["total"], r"write state.total"),
+    ],
+)
+def test_a_column_of_state_is_no_value_either(use: Callable[[Any], Any], said: str) -> None:
+    def count(table: pa.Table, state: Any) -> None:
+        use(state)
+
+    stream = BY_USER.apply_arrow(count, schema="n long", state={"total": ValueState("long")}, name="op")
+    with pytest.raises(OperatorError, match=said):
+        outputs_of(stream, [("a", 1, 2.0)])
+
+
+def test_a_state_can_be_shown_hashed_and_asked_whether_it_holds_anything() -> None:
+    def shows(key: Any, rows: Any, state: Any) -> list[Any]:
+        state.total.update(5)
+        state.l.put(one for one in (1, 2))
+        state.m[1] = 2
+        assert repr(state.total) == "ValueState(5)" and len({state.total, state.l, state.m}) == 3
+        assert bool(state.l) and list(state.l) == [1, 2] and dict(state.m.items()) == {1: 2}
+        return [("a", len(state.l))]
+
+    assert called(shows) == [{"user": "a", "n": 2}]
 
 
 def test_an_assignment_is_a_letter_where_failures_are_letters() -> None:

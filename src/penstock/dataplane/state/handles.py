@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from penstock.dataplane.state.misuse import (
+    checked_elements,
     refuse_assignment,
+    refuse_deletion,
     refuse_subscript,
+    refuse_unknown,
     with_words,
 )
 from penstock.dataplane.state.normal import Misfit, Normal, is_missing
@@ -97,19 +100,25 @@ class KeyState:
 
     def __setattr__(self, name: str, value: Any) -> None:
         # The engine sets what is here with `put`; whoever comes this way is a user's function.
-        refuse_assignment(name, value, hasattr(type(self), name))
+        refuse_assignment(name, value, getattr(self, name) if hasattr(type(self), name) else None)
+
+    def __delattr__(self, name: str) -> None:
+        refuse_deletion(name)
 
     def __getattr__(self, name: str) -> Any:
         if name in TIMER_NAMES:
             raise AttributeError(
                 f"a state has {name!r} only where the operator has timers; give apply_rows(..., on_timer=function)"
             )
-        raise AttributeError(f"there is no state named {name!r}; declare it with state={{{name!r}: ...}}")
+        refuse_unknown(name, [one for one in type(self).__slots__ if one.isidentifier()])
 
     def __getitem__(self, name: object) -> NoReturn:
         refuse_subscript(name)
 
     def __setitem__(self, name: object, value: object) -> NoReturn:
+        refuse_subscript(name)
+
+    def __delitem__(self, name: object) -> NoReturn:
         refuse_subscript(name)
 
     def cached(self, build: Callable[[KeyState], _T]) -> _T:
@@ -417,7 +426,7 @@ class ListHandle:
 
     def put(self, values: Iterable[Any]) -> None:
         """Replace the whole list."""
-        made = self._normal(values)
+        made = self._normal(checked_elements(self, values))
         items = self._load()
         items[:] = made
         # Every stored place counts as changed: what is appended later may come to stand there.
@@ -430,7 +439,7 @@ class ListHandle:
 
     def appendList(self, values: Iterable[Any]) -> None:
         """Add elements at the end; does not load the list."""
-        made = self._normal(values)
+        made = self._normal(checked_elements(self, values))
         (self._tail if self._items is None else self._items).extend(made)
 
     def clear(self) -> None:
