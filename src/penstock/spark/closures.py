@@ -28,7 +28,7 @@ _STREAM = (
     "with_broadcast(...)"
 )
 _LIBRARIES = frozenset(
-    [
+    {
         "pyspark",
         "py4j",
         "penstock",
@@ -39,9 +39,8 @@ _LIBRARIES = frozenset(
         "concurrent",
         "multiprocessing",
         "_io",
-        "socket",
-        "builtins",
-    ]
+    }
+    | {"socket", "builtins"}
 )
 """What is named as a whole: nobody knows what is inside."""
 _ELSE = "make it inside the function, where it is needed first"
@@ -103,7 +102,7 @@ def _pickler() -> Any:
     return type(
         "Pickler",
         (cloudpickle.CloudPickler,),
-        {"dispatch_table": ChainMap({io.TextIOWrapper: reduce_file}, known)},
+        {"dispatch_table": ChainMap[Any, Any]({io.TextIOWrapper: reduce_file}, known)},
     )
 
 
