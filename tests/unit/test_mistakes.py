@@ -26,6 +26,7 @@ SALES: Any = penstock.from_rows(
 )
 BY_USER: Any = SALES.groupBy("user")
 TIMES: Any = penstock.from_rows([], schema="user string, ts timestamp", name="times")
+NESTED: Any = penstock.from_rows([], schema="user string, s struct<a:int,b:struct<c:int>>", name="nested")
 STATES = {"total": ValueState("long"), "s": ValueState("c long, t double"), "l": ListState("long"),
           "m": MapState("long", "long"), "deep": ValueState("xs array<struct<a:int>>, m map<string,int>")}  # fmt: skip
 INTERNALS = re.compile(
@@ -286,6 +287,35 @@ DECLARED: list[tuple[Mistake, str]] = [
     (lambda: BY_USER.agg({"amount": "sum"}), r"agg\(...\) takes aggregates such as penstock.sum\('amount'\)"),
     (lambda: BY_USER.agg(penstock.sum("amout")), r"aggregates column 'amout', which is not among its input's columns"),
     (lambda: TIMES.groupBy(penstock.window("ts", "10 minuts"), "user"), r"'10 minuts' is no duration; write one as"),
+    (lambda: BY_USER.agg(penstock.sum("ammount")), r"columns 'user', 'amount', 'price' \(did you mean 'amount'\?\)"),
+    (lambda: BY_USER.agg([penstock.count()]), r"not a list of them; give them one by one, as agg\(penstock.count\(\), "),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n long", state={"t": ValueState}),
+     r"the class ValueState without a type; write penstock.ValueState\('long'\)"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n long", state={"t": MapState}),
+     r"write penstock.MapState\('string', 'long'\)"),
+    (lambda: NESTED.select("s.a"),
+     r"'s.a' \(a field of a struct is penstock.col\('s'\).getField\('a'\).alias\('a'\)\); it has"),
+    (lambda: NESTED.filter(col("s.b.c") > 1), r"penstock.col\('s'\).getField\('b'\).getField\('c'\)"),
+    (lambda: NESTED.groupBy("s.a"), r"penstock.col\('s'\).getField\('a'\)"),
+    (lambda: NESTED.groupBy("user").agg(penstock.sum("s.a")), r"penstock.col\('s'\).getField\('a'\)"),
+    (lambda: SALES.select("'m'"), r"there is no column \"'m'\"; it has"),
+    (lambda: SALES.groupBy("'m'"), r"has no column \"'m'\", it has"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], shema="n long"),
+     r"apply_rows\(...\) of GroupedStream takes no 'shema'; did you mean 'schema'\?"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: []), r"apply_rows\(...\) of GroupedStream needs 'schema'"),
+    (lambda: BY_USER.cogroup(BY_USER).apply_rows(lambda k, a, b, s: []),
+     r"apply_rows\(...\) of CogroupedStream needs 'schema'"),
+    (lambda: SALES.map(lambda row: row), r"map\(...\) of Stream needs 'schema'"),
+    (lambda: SALES.writeStream.trigger(availablenow=True), r"takes no 'availablenow'; did you mean 'availableNow'\?"),
+    (lambda: SALES.writeStream.trigger("5 seconds"),
+     r"trigger\(...\) of StreamWriter takes .*by name: processingTime, once"),
+    (lambda: SALES.writeStream.options("x"), r"options\(...\) of StreamWriter takes .*by name"),
+    (lambda: SALES.writeStream.option("checkpointLocation"), r"option\(...\) of StreamWriter needs 'value'"),
+    (lambda: BY_USER.agg(penstock.count(), nme="x"), r"takes no 'nme'; did you mean 'name'\?"),
+    (lambda: BY_USER.pivot("x"), r"give each value a column before groupBy"),
+    (lambda: SALES.intersect(SALES), r"cogroup\(.*Spark does not compare two streaming ones either"),
+    (lambda: SALES.rollup("user"), r"group once for each level"),
+    (lambda: SALES.sample(0.1), r"keep some rows by their values"),
     (lambda: SALES.withWatermark("amount", "1 minute"), r"'amount' is of type bigint, and event time is a timestamp"),
     (lambda: SALES.writeStream.declare(), r"'sales' has no sink; call format"),
     (lambda: SALES.writeStream.format("noop").declare(), r"option\('checkpointLocation', ...\) is required"),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import io
-import pickle
 import socket
 import sys
 import threading
@@ -107,7 +106,7 @@ def _pickler() -> Any:
 
 
 def _refuse_file(file: Any) -> NoReturn:
-    raise pickle.PicklingError(f"an open file, {file!r}")
+    raise TypeError(f"an open file, {file!r}")
 
 
 def _functions(root: Node) -> Iterator[tuple[str, Any]]:

@@ -183,7 +183,7 @@ def test_a_file_or_a_dead_link_is_no_place_for_a_checkpoint(tmp_path: Path) -> N
         check_writable(str(tmp_path / "0.json"))
     with pytest.raises(CheckpointError, match=r"/dead is a link that leads nowhere and no folder"):
         check_writable(str(tmp_path / "dead"))
-    with pytest.raises(CheckpointError, match="part of this path is a file|a file has this name"):
+    with pytest.raises(CheckpointError, match=r"part of this path is a file|a file has this name"):
         check_writable(str(tmp_path / "0.json" / "below"))
 
 

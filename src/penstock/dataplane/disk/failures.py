@@ -49,6 +49,7 @@ _FIXES_OF: Mapping[Step, Mapping[int, str]] = {
     Step.LIST: _READING,
     Step.LINK: _LINKING,
     Step.MKDIR: _MAKING,
+    Step.SYNC_DIR: {errno.EINVAL: "the file system cannot sync folders; choose a directory on another"},
 }
 """What a cause means for one step, where that is not what it means for all."""
 
