@@ -35,7 +35,9 @@ _SETS: Final = (
     "ones either"
 )
 _LEVELS: Final = "group once for each level: groupBy('a', 'b').agg(...) and groupBy('a').agg(...)"
-_PIVOT: Final = "give each value a column before groupBy(...): withColumn(name, penstock.when(col(...) == value, ...))"
+_PIVOT: Final = (
+    "give each value a column before groupBy(...): withColumn(name, penstock.when(col(...) == value, ...))"
+)
 
 
 def _each(names: str, told: str) -> dict[str, str]:

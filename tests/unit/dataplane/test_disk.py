@@ -179,7 +179,9 @@ def test_check_writable_refuses_a_file(tmp_path: Path) -> None:
 def test_a_file_or_a_dead_link_is_no_place_for_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "0.json").write_bytes(b"x")
     (tmp_path / "dead").symlink_to(tmp_path / "gone")
-    with pytest.raises(CheckpointError, match=r"location .*/0.json is a file and no folder; give a new or empty folder"):
+    with pytest.raises(
+        CheckpointError, match=r"location .*/0.json is a file and no folder; give a new or empty folder"
+    ):
         check_writable(str(tmp_path / "0.json"))
     with pytest.raises(CheckpointError, match=r"/dead is a link that leads nowhere and no folder"):
         check_writable(str(tmp_path / "dead"))
@@ -189,7 +191,9 @@ def test_a_file_or_a_dead_link_is_no_place_for_a_checkpoint(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here")
 def test_where_no_folder_can_be_made_nobody_is_told_of_deleting() -> None:
-    with pytest.raises(CheckpointError, match=r"/proc/x .*no folder can be made there; choose another directory"):
+    with pytest.raises(
+        CheckpointError, match=r"/proc/x .*no folder can be made there; choose another directory"
+    ):
         check_writable("/proc/x")
 
 
