@@ -26,6 +26,7 @@ SALES: Any = penstock.from_rows(
 )
 BY_USER: Any = SALES.groupBy("user")
 TIMES: Any = penstock.from_rows([], schema="user string, ts timestamp", name="times")
+NESTED: Any = penstock.from_rows([], schema="user string, s struct<a:int,b:struct<c:int>>", name="nested")
 STATES = {"total": ValueState("long"), "s": ValueState("c long, t double"), "l": ListState("long"),
           "m": MapState("long", "long"), "deep": ValueState("xs array<struct<a:int>>, m map<string,int>")}  # fmt: skip
 INTERNALS = re.compile(
@@ -82,7 +83,63 @@ STATE_MISTAKES: list[tuple[Mistake, str]] = [
     (does(lambda s: s.total > 1), r"read it with state.total.get\(\)"),
     (does(lambda s: int(s.total)), r"read it with state.total.get\(\)"),
     (does(lambda s: s["total"]), r"a state is an attribute: write state.total"),
-    (does(lambda s: s.totl.get()), r"there is no state named 'totl'; declare it"),
+    (
+        does(lambda s: s.totl.get()),
+        r"there is no state named 'totl'; did you mean 'total', or else declare it",
+    ),
+    (
+        does(lambda s: s.other.get()),
+        r"there is no state named 'other'; declare it with state=\{'other': ...\}",
+    ),
+    (
+        does(lambda s: bool(s.total)),
+        r"state 'total' is a ValueState and no value; read it with state.total.get\(\)",
+    ),
+    (does(lambda s: s.total == 0), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: s.total != 0), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: s.deep == 0), r"state 'deep' is a ValueState and no value"),
+    (does(lambda s: f"{s.total}"), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: str(s.total)), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: len(s.total)), r"state 'total' is a ValueState and no value"),
+    (does(lambda s: s.l == [1]), r"state 'l' is a ListState and no value; read it with list\(state.l\)"),
+    (
+        does(lambda s: s.m != {}),
+        r"state 'm' is a MapState and no value; read it with dict\(state.m.items\(\)\)",
+    ),
+    (does(lambda s: s.l.__add__([1])), r"state 'l' is a ListState and no value"),
+    (
+        does(lambda s: delattr(s, "total")),
+        r"would delete the state and not what it holds; write state.total.clear\(\)",
+    ),
+    (does(lambda s: delattr(s, "l")), r"write state.l.clear\(\)"),
+    (
+        does(assign("m", {})),
+        r"state.m = \{\} would store nothing; write state.m\[key\] = value, or state.m.clear\(\)",
+    ),
+    (does(assign("l", [1])), r"state.l = \[1\] would store nothing; write state.l.put\(values\)"),
+    (does(assign("cached", 1)), r"state.cached = 1 would store nothing: cached is a method"),
+    (does(lambda s: s.l.__delitem__(0)), r"write state.l.put\(values\) with the list that is left"),
+    (does(lambda s: s.l.__iadd__([1])), r"state 'l' is a ListState; write state.l.appendList\(values\)"),
+    (
+        does(lambda s: s.m.__ior__({1: 2})),
+        r"state 'm' is a MapState; write state.m\[key\] = value for each key",
+    ),
+    (
+        does(lambda s: s.l.put(5)),
+        r"state 'l' is a ListState and takes a list; 5 is no list .*state.l.appendValue\(value\)",
+    ),
+    (does(lambda s: s.l.put("ab")), r"'ab' is no list of values"),
+    (
+        does(lambda s: s.l.put({1})),
+        r"\{1\} is a set, whose order differs from run to run; give sorted\(values\)",
+    ),
+    (does(lambda s: s.l.appendList({1: 2})), r"\{1: 2\} is no list of values"),
+    (does(lambda s: setattr(s.total, "value", 5)), r"a ValueState has no 'value'; use get\(\)"),
+    (
+        does(lambda s: s.get("total")),
+        r"there is no 'get' here: a state is an attribute .*write state.total and then",
+    ),
+    (does(lambda s: s.__delitem__("total")), r"a state is an attribute: write state.total"),
     (does(lambda s: s.total.set(1)), r"a ValueState has no 'set'; use update\(value\)"),
     (does(lambda s: s.total.value), r"a ValueState has no 'value'; use get\(\)"),
     (does(lambda s: s.l.append(1)), r"a ListState has no 'append'; use appendValue\(value\)"),
@@ -214,6 +271,11 @@ DECLARED: list[tuple[Mistake, str]] = [
     (lambda: SALES.filter(lambda row: row.amount > 1), r"the function <lambda>; Python code goes into map"),
     (lambda: SALES.filter(True), r"write penstock.lit\(True\) for a constant"),
     (lambda: SALES.withColumn("x", 5), r"write penstock.lit\(5\) for a constant"),
+    (lambda: SALES.withColumn("x", lit(None)),
+     r"'x' is null in every row and has no type; write penstock.lit\(None\).cast\('string'\)"),
+    (lambda: SALES.withColumns({"x": when(col("amount") > 1, lit(None))}), r"'x' is null in every row"),
+    (lambda: SALES.select(when(col("amount") > 1, None).otherwise(None).alias("x")), r"'x' is null in every row"),
+    (lambda: SALES.select(penstock.coalesce(lit(None)).alias("x")), r"'x' is null in every row"),
     (lambda: SALES.select(penstock.sum("amount")), r"an aggregate; give it to groupBy\(...\).agg\(...\)"),
     (lambda: SALES.filter(col("amount") > 1 and col("price") > 1), r"write & for and"),
     (lambda: SALES.select(col("amount")[0]), r"write getField\(name\)"),
@@ -225,6 +287,35 @@ DECLARED: list[tuple[Mistake, str]] = [
     (lambda: BY_USER.agg({"amount": "sum"}), r"agg\(...\) takes aggregates such as penstock.sum\('amount'\)"),
     (lambda: BY_USER.agg(penstock.sum("amout")), r"aggregates column 'amout', which is not among its input's columns"),
     (lambda: TIMES.groupBy(penstock.window("ts", "10 minuts"), "user"), r"'10 minuts' is no duration; write one as"),
+    (lambda: BY_USER.agg(penstock.sum("ammount")), r"columns 'user', 'amount', 'price' \(did you mean 'amount'\?\)"),
+    (lambda: BY_USER.agg([penstock.count()]), r"not a list of them; give them one by one, as agg\(penstock.count\(\), "),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n long", state={"t": ValueState}),
+     r"the class ValueState without a type; write penstock.ValueState\('long'\)"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], schema="n long", state={"t": MapState}),
+     r"write penstock.MapState\('string', 'long'\)"),
+    (lambda: NESTED.select("s.a"),
+     r"'s.a' \(a field of a struct is penstock.col\('s'\).getField\('a'\).alias\('a'\)\); it has"),
+    (lambda: NESTED.filter(col("s.b.c") > 1), r"penstock.col\('s'\).getField\('b'\).getField\('c'\)"),
+    (lambda: NESTED.groupBy("s.a"), r"penstock.col\('s'\).getField\('a'\)"),
+    (lambda: NESTED.groupBy("user").agg(penstock.sum("s.a")), r"penstock.col\('s'\).getField\('a'\)"),
+    (lambda: SALES.select("'m'"), r"there is no column \"'m'\"; it has"),
+    (lambda: SALES.groupBy("'m'"), r"has no column \"'m'\", it has"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: [], shema="n long"),
+     r"apply_rows\(...\) of GroupedStream takes no 'shema'; did you mean 'schema'\?"),
+    (lambda: BY_USER.apply_rows(lambda k, r, s: []), r"apply_rows\(...\) of GroupedStream needs 'schema'"),
+    (lambda: BY_USER.cogroup(BY_USER).apply_rows(lambda k, a, b, s: []),
+     r"apply_rows\(...\) of CogroupedStream needs 'schema'"),
+    (lambda: SALES.map(lambda row: row), r"map\(...\) of Stream needs 'schema'"),
+    (lambda: SALES.writeStream.trigger(availablenow=True), r"takes no 'availablenow'; did you mean 'availableNow'\?"),
+    (lambda: SALES.writeStream.trigger("5 seconds"),
+     r"trigger\(...\) of StreamWriter takes .*by name: processingTime, once"),
+    (lambda: SALES.writeStream.options("x"), r"options\(...\) of StreamWriter takes .*by name"),
+    (lambda: SALES.writeStream.option("checkpointLocation"), r"option\(...\) of StreamWriter needs 'value'"),
+    (lambda: BY_USER.agg(penstock.count(), nme="x"), r"takes no 'nme'; did you mean 'name'\?"),
+    (lambda: BY_USER.pivot("x"), r"give each value a column before groupBy"),
+    (lambda: SALES.intersect(SALES), r"cogroup\(.*Spark does not compare two streaming ones either"),
+    (lambda: SALES.rollup("user"), r"group once for each level"),
+    (lambda: SALES.sample(0.1), r"keep some rows by their values"),
     (lambda: SALES.withWatermark("amount", "1 minute"), r"'amount' is of type bigint, and event time is a timestamp"),
     (lambda: SALES.writeStream.declare(), r"'sales' has no sink; call format"),
     (lambda: SALES.writeStream.format("noop").declare(), r"option\('checkpointLocation', ...\) is required"),
@@ -242,6 +333,12 @@ DECLARED: list[tuple[Mistake, str]] = [
     (lambda: when(col("a"), 1).otherwise(2).show(), r"Column has no 'show'"),
     (lambda: outputs_of(SALES.map(lambda row: awaited(), schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
      r"map\(...\) after 'sales' returned a coroutine"),
+    (lambda: outputs_of(SALES.map(lambda row: None, schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
+     r"returned None, which is no row; return a tuple, dict or named tuple with 'n', use flat_map\(...\) or filter"),
+    (lambda: outputs_of(SALES.map(lambda row: 5, schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
+     r"returned 5, which is no row; return a tuple, dict or named tuple with 'n', for each row"),
+    (lambda: outputs_of(SALES.map(lambda row: [(1,), (2,)], schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
+     r"which is a list of rows; return one row, or use flat_map"),
     (lambda: outputs_of(SALES.flat_map(lambda row: 5, schema="n long").groupBy("n").count(), [("a", 1, 2.0)]),
      r"flat_map\(...\) after 'sales' returned 5, which is no list of rows"),
 ]  # fmt: skip
@@ -277,6 +374,13 @@ def test_what_a_function_returns_rightly_is_taken() -> None:
         assert called(lambda key, rows, state: nothing) == []  # noqa: B023
 
 
+def test_a_null_with_a_type_is_a_column() -> None:
+    stream = SALES.select("user", lit(None).cast("string").alias("s"), when(col("amount") > 1, 5).alias("n"))
+    assert [type_ for _, type_ in stream.dtypes] == ["string", "string", "bigint"]
+    counted = stream.filter(col("s").isNull() & col("n").isNull()).groupBy("user").count()
+    assert outputs_of(counted, [("a", 1, 2.0)]) == [{"user": "a", "count": 1}]
+
+
 class Totals(StatefulProcessor):
     """A processor that updates its state with whatever it is made with."""
 
@@ -297,7 +401,10 @@ class Totals(StatefulProcessor):
     ("value", "said"),
     [
         (5, r"state 'c': 5 \(int\) is no value; give a tuple of n, m"),
-        ((5,), r"state 'c' .*\(5,\) \(tuple\) is no struct<.*>; it has 1 value\(s\) for the 2 field\(s\) n, m"),
+        (
+            (5,),
+            r"state 'c' .*\(5,\) \(tuple\) is no struct<.*>; it has 1 value\(s\) for the 2 field\(s\) n, m",
+        ),
         (("x", 1), r"state 'c' .*field 'n': 'x' \(str\) is no bigint"),
     ],
 )
@@ -317,6 +424,40 @@ def test_a_vectorised_function_may_not_assign_to_its_state_either() -> None:
         OperatorError, match=r"operator 'op'.*state.total = a pyarrow.Int64Array would store nothing"
     ):
         outputs_of(stream, [("a", 1, 2.0)])
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            lambda state: state.total == 0,
+            r"state 'total' is a column of ValueState .*state.total.lookup\(keys\)",
+        ),
+        (lambda state: bool(state.total), r"state.total.lookup\(keys\)"),
+        (lambda state: state.total.get(), r"a column of ValueState has no 'get'; use lookup\(keys\)"),
+        (lambda state: delattr(state, "total"), r"del state.total would delete the state"),
+        (lambda state: state["total"], r"write state.total"),
+    ],
+)
+def test_a_column_of_state_is_no_value_either(use: Callable[[Any], Any], said: str) -> None:
+    def count(table: pa.Table, state: Any) -> None:
+        use(state)
+
+    stream = BY_USER.apply_arrow(count, schema="n long", state={"total": ValueState("long")}, name="op")
+    with pytest.raises(OperatorError, match=said):
+        outputs_of(stream, [("a", 1, 2.0)])
+
+
+def test_a_state_can_be_shown_hashed_and_asked_whether_it_holds_anything() -> None:
+    def shows(key: Any, rows: Any, state: Any) -> list[Any]:
+        state.total.update(5)
+        state.l.put(one for one in (1, 2))
+        state.m[1] = 2
+        assert repr(state.total) == "ValueState(5)" and len({state.total, state.l, state.m}) == 3
+        assert bool(state.l) and list(state.l) == [1, 2] and dict(state.m.items()) == {1: 2}
+        return [("a", len(state.l))]
+
+    assert called(shows) == [{"user": "a", "n": 2}]
 
 
 def test_an_assignment_is_a_letter_where_failures_are_letters() -> None:

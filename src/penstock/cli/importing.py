@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from penstock.cli.output import check_writable
-from penstock.dataplane.disk import check_scheme
+from penstock.dataplane.disk import check_place, check_scheme
 from penstock.errors import PenstockError
 
 
@@ -30,6 +30,7 @@ def run_import(
         check_writable(json)
         origin = check_scheme(origin, "The old checkpoint")
         checkpoint = check_scheme(checkpoint, "The new checkpoint")
+        check_place(checkpoint)
         spark = penstock.session("penstock-import")
         plan = importing.look(spark, origin, checkpoint, without)
         for line in plan.told():

@@ -7,18 +7,41 @@ from __future__ import annotations
 import functools
 import io
 import socket
+import sys
+import threading
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 from penstock.dataplane.program import Program
 from penstock.errors import DeclarationError
-from penstock.raised import describe, pass_on_end, type_name
+from penstock.raised import describe, pass_on_end, show, type_name
 from penstock.topology.nodes import Node
 
 _DEEPEST = 12
+_KEY = 40
 _SPARKS = "functions run on workers, where there is no Spark; take a DataFrame as a stream, by penstock.from_dataframe(df)"
-_LIBRARIES = frozenset({"pyspark", "py4j", "_thread", "_io", "socket", "builtins"})
+_STREAM = (
+    "a stream cannot be used inside a function, which sees rows alone; bring two streams together with cogroup(...) or "
+    "with_broadcast(...)"
+)
+_LIBRARIES = frozenset(
+    {
+        "pyspark",
+        "py4j",
+        "penstock",
+        "_thread",
+        "threading",
+        "queue",
+        "asyncio",
+        "concurrent",
+        "multiprocessing",
+        "_io",
+    }
+    | {"socket", "builtins"}
+)
+"""What is named as a whole: nobody knows what is inside."""
 _ELSE = "make it inside the function, where it is needed first"
 
 
@@ -57,14 +80,33 @@ def _name_of(function: Any) -> str:
 
 
 def _fault(thing: Any) -> BaseException | None:
-    from pyspark import cloudpickle
-
     try:
-        cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
+        _pickler()(io.BytesIO()).dump(thing)
     except BaseException as error:  # what is pickled may do anything
         pass_on_end(error)
         return error
     return None
+
+
+@functools.cache
+def _pickler() -> Any:
+    """Return what pickles as workers are sent things, but for files: their whole content would go with the function."""
+    from pyspark import cloudpickle
+
+    known = cloudpickle.CloudPickler.dispatch_table
+
+    def reduce_file(file: Any) -> Any:
+        return known[io.TextIOWrapper](file) if file in (sys.stdout, sys.stderr) else _refuse_file(file)
+
+    return type(
+        "Pickler",
+        (cloudpickle.CloudPickler,),
+        {"dispatch_table": ChainMap[Any, Any]({io.TextIOWrapper: reduce_file}, known)},
+    )
+
+
+def _refuse_file(file: Any) -> NoReturn:
+    raise TypeError(f"an open file, {file!r}")
 
 
 def _functions(root: Node) -> Iterator[tuple[str, Any]]:
@@ -90,7 +132,7 @@ def _functions(root: Node) -> Iterator[tuple[str, Any]]:
 
 
 def _blame(thing: Any) -> tuple[str, Any]:
-    """Return where inside a thing that cannot be pickled the fault lies, as a dotted path, and what lies there."""
+    """Return where inside a thing that cannot be pickled the fault lies, as Python would write it, and what lies there."""
     path: list[str] = []
     for _ in range(_DEEPEST):
         inner = next(((name, one) for name, one in _parts(thing) if one is not thing and _fault(one)), None)
@@ -98,25 +140,29 @@ def _blame(thing: Any) -> tuple[str, Any]:
             break
         path.append(inner[0])
         thing = inner[1]
-    return ".".join(path), thing
+    return "".join(path).removeprefix("."), thing
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what is pickled with a thing, by name; not what libraries are made of."""
+    """Yield what is pickled with a thing, each with what leads to it; not what libraries are made of."""
     if isinstance(thing, types.MethodType):
-        yield "self", thing.__self__
+        yield ".self", thing.__self__
     elif isinstance(thing, functools.partial):
-        yield from ((f"argument {at}", one) for at, one in enumerate(thing.args))
-        yield from thing.keywords.items()
-        yield getattr(thing.func, "__name__", "function"), thing.func
+        yield from ((f".argument {at}", one) for at, one in enumerate(thing.args))
+        yield from _attributes(thing.keywords)
+        yield f".{getattr(thing.func, '__name__', 'function')}", thing.func
     elif isinstance(thing, types.FunctionType):
-        yield from _variables(thing)
+        yield from ((f".{name}", one) for name, one in _variables(thing))
     elif isinstance(thing, dict):
-        yield from ((str(key), one) for key, one in thing.items())
+        yield from ((f"[{show(key, _KEY)}]", one) for key, one in thing.items())
     elif isinstance(thing, list | tuple | set):
         yield from ((f"[{at}]", one) for at, one in enumerate(thing))
     elif not _is_foreign(thing):
-        yield from getattr(thing, "__dict__", {}).items()
+        yield from _attributes(getattr(thing, "__dict__", {}))
+
+
+def _attributes(named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((f".{name}", one) for name, one in named.items())
 
 
 def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -139,21 +185,29 @@ def _names(code: types.CodeType) -> list[str]:
 
 
 def _is_foreign(thing: Any) -> bool:
-    return not _LIBRARIES.isdisjoint(
-        str(one.__module__).partition(".")[0] for one in type(thing).__mro__[:-1]
-    )
+    return not _LIBRARIES.isdisjoint(str(one.__module__).partition(".")[0] for one in _classes(thing))
+
+
+def _classes(thing: Any) -> Iterator[type]:
+    """Yield the classes of a thing but `object`, and but the one that processors of the user's derive from."""
+    return (one for one in type(thing).__mro__[:-1] if one.__name__ != "StatefulProcessor")
 
 
 def _described(thing: Any) -> str:
     kind = type(thing)
-    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    module = "penstock" if str(kind.__module__).startswith("penstock.") else kind.__module__
+    name = kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
     return f"{'an' if (name.strip('_') or name)[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _fix(thing: Any) -> str:
     module = str(type(thing).__module__)
-    if any(str(one.__module__).startswith(("pyspark", "py4j")) for one in type(thing).__mro__):
+    if any(str(one.__module__).startswith(("pyspark", "py4j")) for one in _classes(thing)):
         return _SPARKS
+    if module.startswith("penstock.topology"):
+        return _STREAM
+    if isinstance(thing, threading.Thread):
+        return "leave it out: functions run in processes of their own, where no thread of this one runs"
     if module.startswith("penstock"):
         return (
             "functions run on workers, where no query is known; keep what they need in state, or in the rows"

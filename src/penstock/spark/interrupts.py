@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from penstock.errors import CheckpointError
+
 T = TypeVar("T")
 
 
@@ -30,6 +32,9 @@ def whole_or_undone(step: Callable[[], T], undo: Callable[[T], object]) -> T:
 
     try:
         threading.Thread(target=run, name="penstock-step").start()
+        error = outcome.exception()
+        if isinstance(error, CheckpointError) and error.__cause__ is None:
+            raise error.with_traceback(None)  # a refusal, whose sentence is all there is to say
         return outcome.result()
     except BaseException:
         # The interrupt may have come before the step began: then it never will, and there is nothing to undo.

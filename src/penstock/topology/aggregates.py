@@ -14,7 +14,8 @@ from enum import StrEnum
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.topology.expressions import refuse_expression
+from penstock.topology.expressions import nearest, refuse_expression
+from penstock.topology.returned import shown
 from penstock.topology.type_words import type_words
 
 MAX_TOP_N = 10_000
@@ -57,7 +58,7 @@ class Aggregate:
         if self.column is None:
             return pa.null()
         if schema.get_field_index(self.column) < 0:
-            known = ", ".join(repr(column) for column in schema.names)
+            known = f"{', '.join(map(repr, schema.names))}{nearest(self.column, schema)}"
             raise DeclarationError(
                 f"operator {operator!r}: {self.name!r} aggregates column {self.column!r}, "
                 f"which is not among its input's columns {known}"
@@ -96,8 +97,7 @@ def output_schema(
     for aggregate in aggregates:
         if not isinstance(aggregate, Aggregate):
             raise DeclarationError(
-                f"operator {operator!r}: agg(...) takes aggregates such as penstock.sum('amount'), "
-                f"not {aggregate!r}"
+                f"operator {operator!r}: agg(...) takes aggregates such as penstock.sum('amount'), not {_shown(aggregate)}"
             )
     fields = [schema.field(key) for key in keys] + [one.output_field(schema, operator) for one in aggregates]
     seen: set[str] = set()
@@ -108,6 +108,12 @@ def output_schema(
             )
         seen.add(field.name)
     return pa.schema(fields)
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, list | tuple) and all(isinstance(one, Aggregate) for one in given):
+        return f"a {type(given).__name__} of them; give them one by one, as agg(penstock.count(), penstock.sum('amount'))"
+    return shown(given)
 
 
 # ---------------------------------------------------------------------------------------------- constructors

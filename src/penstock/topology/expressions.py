@@ -316,9 +316,10 @@ def type_of(expression: Column, schema: pa.Schema, where: str) -> pa.DataType:
     """
     for name in expression._columns:
         if name not in schema.names:
-            known = f"{nearest(name, schema.names)}; it has {', '.join(schema.names)}"
-            sql = "" if name.isidentifier() else "; SQL text is not taken, write penstock.col(...)"
-            raise DeclarationError(f"{where}: there is no column '{name}'{known}{sql}.")
+            known = f"{nearest(name, schema)}; it has {', '.join(schema.names)}"
+            sql = "; SQL text is not taken, write penstock.col(...)"
+            more = "" if name.isidentifier() or _field_of(name, schema) else sql
+            raise DeclarationError(f"{where}: there is no column {name!r}{known}{more}.")
     try:
         return evaluate(expression, schema.empty_table()).type
     except BaseException as error:  # a function of the user's may stand in it
@@ -347,10 +348,22 @@ def _explain(error: BaseException) -> str:
     return f"cannot be computed: {told.rstrip('.')}."
 
 
-def nearest(name: str, names: Sequence[str]) -> str:
-    """Suggest the name that was probably meant."""
-    hint = did_you_mean(name, names)
+def nearest(name: str, names: Sequence[str] | pa.Schema) -> str:
+    """Suggest the name that was probably meant, or how a field of a struct is reached."""
+    if isinstance(names, pa.Schema):
+        hint = _field_of(name, names) or did_you_mean(name, names.names)
+    else:
+        hint = did_you_mean(name, names)
     return f" ({hint})" if hint else ""
+
+
+def _field_of(name: str, schema: pa.Schema) -> str:
+    """Return how to write `s.a` where `s` is a struct; nothing where it is none."""
+    first, dot, rest = name.partition(".")
+    if not dot or first not in schema.names or not pa.types.is_struct(schema.field(first).type):
+        return ""
+    fields = "".join(f".getField({one!r})" for one in rest.split("."))
+    return f"a field of a struct is penstock.col({first!r}){fields}.alias({rest.rpartition('.')[2]!r})"
 
 
 def plain_name(given: object) -> str | None:

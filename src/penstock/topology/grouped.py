@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.topology.aggregates import Aggregate, output_schema
+from penstock.topology.calling import checks_arguments
 from penstock.topology.functions import check_function
 from penstock.topology.nodes import (
     DEFAULT_SHARDS,
@@ -26,6 +27,7 @@ from penstock.topology.substitutes import COGROUPED, GROUPED, refuse_missing
 from penstock.topology.type_words import type_words
 
 
+@checks_arguments
 class GroupedStream(ProcessorMethods, AggregateMethods):
     """Keyed rows, waiting for an operator."""
 
@@ -181,6 +183,7 @@ def _shown(given: object) -> str:
     return repr(given)
 
 
+@checks_arguments
 class CogroupedStream:
     """Rows of two streams, keyed alike, waiting for an operator."""
 
@@ -230,6 +233,7 @@ class CogroupedStream:
         )
 
 
+@checks_arguments
 class BroadcastStream:
     """Keyed rows beside a stream that every shard gets whole, waiting for an operator."""
 

@@ -53,8 +53,8 @@ def check_key_columns(schema: pa.Schema, columns: Sequence[object], producer: st
             refuse_expression("groupBy", column, where)
         if column not in schema.names:
             raise DeclarationError(
-                f"groupBy: '{producer}' has no column '{column}', it has {', '.join(schema.names)}"
-                f"{nearest(column, schema.names)}."
+                f"groupBy: '{producer}' has no column {column!r}, it has {', '.join(schema.names)}"
+                f"{nearest(column, schema)}."
             )
         if column in names:
             raise DeclarationError(f"groupBy on '{producer}' names column '{column}' twice; give it once.")

@@ -18,9 +18,10 @@ from penstock.raised import function_error, pass_on, show
 from penstock.topology.batches import rows_to_batch
 from penstock.topology.durations import parse_duration
 from penstock.topology.expressions import Column, as_expression, evaluate, explain, type_of
-from penstock.topology.returned import ReturnedError, refuse_asynchronous, returned_rows
+from penstock.topology.returned import ReturnedError, refuse_asynchronous, returned_rows, shown
 from penstock.topology.rows import batch_to_rows, row_class
 from penstock.topology.type_words import in_sparks_words, type_words
+from penstock.topology.types import canonical_type
 
 
 class FusedStep(Protocol):
@@ -87,13 +88,34 @@ class MapRows:
                 if self.flat:
                     made.extend(returned_rows(given))
                 else:
-                    refuse_asynchronous(given)
-                    made.append(given)
+                    made.append(self._one_row(given))
             except ReturnedError as error:
                 raise OperatorError(f"{self.where} {error} (for {show(row)}).") from None
             except BaseException as error:
                 raise function_error(f"{self.where} failed for {show(row)}", error) from error
         return pa.Table.from_batches([rows_to_batch(made, self.schema, self.where)], self.schema)
+
+    def _one_row(self, given: Any) -> Any:
+        """Return what `map` was given for a row, after refusing what is no row."""
+        if type(given) is tuple:
+            return given
+        refuse_asynchronous(given)
+        if (
+            isinstance(given, list)
+            and given
+            and isinstance(given[0], tuple | dict)
+            and len(given) != len(self.schema)
+        ):
+            raise ReturnedError(
+                f"returned {shown(given)}, which is a list of rows; return one row, or use flat_map(...)"
+            )
+        if not isinstance(given, tuple | dict | list):
+            fix = "use flat_map(...) or filter(...) to leave rows out" if given is None else "for each row"
+            raise ReturnedError(
+                f"returned {shown(given)}, which is no row; return a tuple, dict or named tuple with "
+                f"{', '.join(repr(name) for name in self.schema.names)}, {fix}"
+            )
+        return given
 
 
 @dataclass(frozen=True)
@@ -168,9 +190,21 @@ def select_step(where: str, columns: Sequence[object], schema: pa.Schema) -> Sel
             f"{where}: column '{twice}' appears twice; give one of them another name with alias(...)."
         )
     fields = [
-        pa.field(name, type_of(column, schema, where), _nullable(column, schema)) for name, column in named
+        pa.field(name, _column_type(where, name, column, schema), _nullable(column, schema))
+        for name, column in named
     ]
     return Select(where, tuple(named), pa.schema(fields))
+
+
+def _column_type(where: str, name: str, column: Column, schema: pa.Schema) -> pa.DataType:
+    """Return the type of a computed column in its one form; what could not be carried or stored is refused here."""
+    found = type_of(column, schema, where)
+    if pa.types.is_null(found):
+        raise DeclarationError(
+            f"{where}: column '{name}' is null in every row and has no type; write penstock.lit(None).cast('string'), with "
+            "the type that its values are to have."
+        )
+    return canonical_type(found, where, name)
 
 
 def retype_step(where: str, names: Sequence[str], before: pa.Schema, after: pa.Schema) -> Select:

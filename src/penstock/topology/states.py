@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.topology.functions import check_function
 from penstock.topology.keytypes import can_be_key
+from penstock.topology.returned import shown
 from penstock.topology.schema import parse_any_type
 from penstock.topology.types import ddl_of
 
@@ -113,10 +114,15 @@ def check_states(states: object, operator: str) -> dict[str, StateSpec]:
                 f"other than {', '.join(sorted(RESERVED))}"
             )
         if not isinstance(spec, StateSpec):
-            raise DeclarationError(
-                f"operator {operator!r}: state {name!r} is {spec!r}; declare a ValueState, ListState or MapState"
-            )
+            raise DeclarationError(f"operator {operator!r}: state {name!r} is {_instead(spec)}")
     return dict(states)
+
+
+def _instead(spec: object) -> str:
+    if isinstance(spec, type) and issubclass(spec, StateSpec) and spec is not StateSpec:
+        types = "'string', 'long'" if spec is MapState else "'long'"
+        return f"the class {spec.__name__} without a type; write penstock.{spec.__name__}({types}), with its type"
+    return f"{shown(spec)}; declare a ValueState, ListState or MapState"
 
 
 def check_timer_function(function: object, states: Mapping[str, Any], operator: str) -> None:

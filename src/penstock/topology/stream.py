@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.topology.calling import checks_arguments
 from penstock.topology.expressions import Column, as_expression, nearest, refuse_expression
 from penstock.topology.expressions import col as column
 from penstock.topology.functions import check_function
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.topology.writer import StreamWriter
 
 
+@checks_arguments
 class Stream:
     """Rows that a source or an operator puts out. Use `groupBy` to key them, `writeStream` to send them to a
     sink."""

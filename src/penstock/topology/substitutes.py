@@ -29,6 +29,17 @@ _JOIN: Final = (
 )
 
 
+_SETS: Final = (
+    "use a.groupBy(*columns).cogroup(b.groupBy(*columns)).apply_rows(function, schema=..., state=...) and keep in state "
+    "which side has had the row: streams have no end at which to compare them, and Spark does not compare two streaming "
+    "ones either"
+)
+_LEVELS: Final = "group once for each level: groupBy('a', 'b').agg(...) and groupBy('a').agg(...)"
+_PIVOT: Final = (
+    "give each value a column before groupBy(...): withColumn(name, penstock.when(col(...) == value, ...))"
+)
+
+
 def _each(names: str, told: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), told)
 
@@ -71,8 +82,12 @@ STREAM: Final[Mapping[str, str]] = {
     "isStreaming": "every stream is one",
     **_each("createOrReplaceTempView createTempView registerTempTable", _VIEW),
     **_each("createGlobalTempView createOrReplaceGlobalTempView", _VIEW),
-    **_each("sample sampleBy intersect intersectAll subtract exceptAll unpivot melt", _BEFORE),
-    **_each("rollup cube groupingSets", _BEFORE),
+    **_each("unpivot melt", _BEFORE),
+    **_each(
+        "sample sampleBy", "keep some rows by their values, as filter(penstock.col('id') % 10 == 0) does"
+    ),
+    **_each("intersect intersectAll subtract exceptAll", _SETS),
+    **_each("rollup cube groupingSets", _LEVELS),
     "observe": "read query.lastProgress",
 }
 """What PySpark's DataFrame has; a column of such a name is had by stream["name"] only, as in PySpark."""
@@ -83,7 +98,7 @@ NEAR_STREAM: Final[Mapping[str, str]] = {
     ),
     **_each("dedup unique", _STATE),
     "merge": "use a.groupBy(key).cogroup(b.groupBy(key)).apply_rows(...)",
-    "pivot": "give each value a column: withColumn(name, penstock.when(penstock.col(...) == value, ...))",
+    "pivot": _PIVOT,
     "partitionBy": _DEALT,
     "window": "use groupBy(penstock.window(column, duration), ...)",
     **_each("keyBy key_by groupByKey reduceByKey partition_by", "use groupBy(...) with the names of columns"),
@@ -97,7 +112,7 @@ _GROUPED_ONLY: Final = (
     "keyed rows are waiting for an operator; call it before groupBy(...), or after agg(...)"
 )
 GROUPED: Final[Mapping[str, str]] = {
-    "pivot": _BEFORE,
+    "pivot": _PIVOT,
     "applyInPandas": "use apply_arrow(function, schema=..., state=...), or applyInPandasWithState",
     "applyInArrow": "use apply_arrow(function, schema=..., state=...)",
     **_each(

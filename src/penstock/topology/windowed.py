@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.topology.aggregates import Aggregate, output_schema
+from penstock.topology.calling import checks_arguments
 from penstock.topology.functions import check_function
 from penstock.topology.grouped import GroupedStream, function_place
 from penstock.topology.nodes import DEFAULT_SHARDS, Node, operator_name
@@ -20,6 +21,7 @@ from penstock.topology.substitutes import WINDOWED, refuse_missing
 from penstock.topology.windows import Window
 
 
+@checks_arguments
 class WindowedStream(AggregateMethods):
     """Rows grouped by a window and any number of key columns, waiting for an operator.
 

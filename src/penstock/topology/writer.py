@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import DeclarationError
 from penstock.suggesting import did_you_mean
+from penstock.topology.calling import checks_arguments
 from penstock.topology.file_columns import check_file_columns, partition_columns
 from penstock.topology.functions import check_function
 from penstock.topology.nodes import Node, check_name
@@ -78,6 +79,7 @@ def set_starter(starter: Starter) -> None:
     _starter[:] = [starter]
 
 
+@checks_arguments
 class StreamWriter:
     """Collects sink, name and options; `start()` runs the query. Methods return the writer, as PySpark's
     do."""

@@ -176,6 +176,50 @@ def test_check_writable_refuses_a_file(tmp_path: Path) -> None:
         check_writable(str(tmp_path / "file"))
 
 
+def test_a_file_or_a_dead_link_is_no_place_for_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "0.json").write_bytes(b"x")
+    (tmp_path / "dead").symlink_to(tmp_path / "gone")
+    with pytest.raises(
+        CheckpointError, match=r"location .*/0.json is a file and no folder; give a new or empty folder"
+    ):
+        check_writable(str(tmp_path / "0.json"))
+    with pytest.raises(CheckpointError, match=r"/dead is a link that leads nowhere and no folder"):
+        check_writable(str(tmp_path / "dead"))
+    with pytest.raises(CheckpointError, match=r"part of this path is a file|a file has this name"):
+        check_writable(str(tmp_path / "0.json" / "below"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here")
+def test_where_no_folder_can_be_made_nobody_is_told_of_deleting() -> None:
+    with pytest.raises(
+        CheckpointError, match=r"/proc/x .*no folder can be made there; choose another directory"
+    ):
+        check_writable("/proc/x")
+
+
+def test_the_home_folder_and_the_root_are_no_checkpoints_though_they_look_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".profile").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for home in (tmp_path, tmp_path / "link"):
+        with pytest.raises(CheckpointError, match=r"is a home folder, .*such as .*/checkpoints/counts"):
+            check_writable(str(home))
+    assert sorted(os.listdir(tmp_path)) == [".profile", "link"]
+    with pytest.raises(CheckpointError, match="is the root of the file system"):
+        check_writable("/")
+    check_writable(str(tmp_path / "counts"))
+
+
+def test_a_checkpoint_that_lies_in_the_home_folder_since_an_earlier_release_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "meta").write_bytes(b"x")
+    check_writable(str(tmp_path))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_check_writable_refuses_a_read_only_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import queue
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StatefulProcessor
 
 import penstock
 from penstock.dataplane.compile import compile_program
@@ -37,6 +40,28 @@ class Model:
             pass
 
 
+class Worker(threading.Thread):
+    """A thread of the user's."""
+
+
+class Processor(StatefulProcessor):
+    """A processor that holds what cannot be sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def init(self, handle: Any) -> None: ...
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        return iter([])
+
+    def close(self) -> None: ...
+
+
+UNSENT = ROWS.map(lambda row: (LOCK.locked(),), schema="b boolean")
+"""A stream that holds what cannot be sent, as one of a DataFrame does."""
+
+
 def refused(stream: penstock.Stream) -> str:
     with pytest.raises(DeclarationError) as raised:
         check_closures(compile_program(stream.node, tasks=1, memory_bytes=1 << 20), stream.node)
@@ -51,6 +76,7 @@ def test_what_can_be_sent_is_taken() -> None:
     table = {"a": 1}
 
     def fine(key: Any, rows: Any, state: Any) -> list[tuple[int]]:
+        print(key, file=sys.stdout)
         return [(table.get(key[0], 0),)]
 
     check_closures(compile_program(applied(fine).node, tasks=1, memory_bytes=1 << 20), applied(fine).node)
@@ -74,7 +100,21 @@ def using(thing: Any) -> Callable[..., Any]:
         ),
         (socket.socket, r"count uses 'thing', a socket.socket, .*connect inside the function"),
         (lambda: (i for i in range(3)), r"count uses 'thing', a generator, .*make a list of it"),
-        (lambda: {"deep": [threading.Lock()]}, r"count uses 'thing.deep.\[0\]', a _thread.lock"),
+        (lambda: {"deep": [threading.Lock()]}, r"count uses \"thing\['deep'\]\[0\]\", a _thread.lock"),
+        (lambda: {1: Model()}, r"count uses 'thing\[1\].lock', a _thread.lock"),
+        (lambda: open("/dev/null"), r"count uses 'thing', an? _io.TextIOWrapper, .*open it inside"),  # noqa: SIM115
+        (lambda: [open("/dev/null")], r"count uses 'thing\[0\]', an? _io.TextIOWrapper"),  # noqa: SIM115
+        (threading.Thread, r"count uses 'thing', a threading.Thread, .*leave it out"),
+        (Worker, r"count uses 'thing', a .*Worker, .*no thread of this one runs"),
+        (queue.Queue, r"count uses 'thing', a queue.Queue, "),
+        (
+            lambda: UNSENT,
+            r"count uses 'thing', a penstock.Stream, .*a stream cannot be used inside a function",
+        ),
+        (
+            lambda: UNSENT.writeStream,
+            r"count uses 'thing', a penstock.StreamWriter, .*a stream cannot be used inside",
+        ),
     ],
 )
 def test_the_variable_in_the_way_is_named_with_the_fix(make: Callable[[], Any], said: str) -> None:
@@ -101,6 +141,13 @@ def test_globals_methods_partials_steps_and_sources_are_looked_into() -> None:
 
     text = refused(penstock.generate(make, schema="n long", rate=1, name="made").groupBy("n").count())
     assert text.startswith("source 'made': make uses 'lock'")
+
+
+def test_what_a_processor_holds_is_named() -> None:
+    stream = ROWS.groupBy("user").transformWithState(Processor(), "n long", "update", "none", name="op")
+    assert re.search(
+        r"^operator 'op': Processor uses 'lock', a _thread.lock, .*leave it out", refused(stream)
+    )
 
 
 class Odd:

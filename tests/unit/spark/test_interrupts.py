@@ -3,10 +3,12 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
+import traceback
 from collections.abc import Iterator
 
 import pytest
 
+from penstock.errors import CheckpointError
 from penstock.spark.interrupts import whole_or_undone
 
 
@@ -54,3 +56,20 @@ def test_a_step_that_has_not_begun_when_the_interrupt_comes_never_begins(
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         whole_or_undone(lambda: pytest.fail("begun"), lambda made: pytest.fail("undone"))
+
+
+def test_a_refusal_comes_without_the_frames_that_led_to_it_and_a_failure_with_them() -> None:
+    def refuse() -> None:
+        raise CheckpointError("held by another query")
+
+    def fail() -> None:
+        try:
+            raise OSError("no disk")
+        except OSError as error:
+            raise CheckpointError("cannot be used") from error
+
+    for step, shown in ((refuse, False), (fail, True)):
+        with pytest.raises(CheckpointError) as raised:
+            whole_or_undone(step, print)
+        frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+        assert (step.__name__ in frames) == shown and ("result" in frames) == shown

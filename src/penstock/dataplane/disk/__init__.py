@@ -8,7 +8,7 @@ bytes mean, and nothing ever changes a file's contents in place.
 from __future__ import annotations
 
 from penstock.dataplane.disk.failures import storage_error
-from penstock.dataplane.disk.location import PROBE, check_scheme, check_writable
+from penstock.dataplane.disk.location import PROBE, check_place, check_scheme, check_writable
 from penstock.dataplane.disk.posix import PosixCalls, PosixDisk
 from penstock.dataplane.disk.protocol import (
     DROPPABLE,
@@ -44,6 +44,7 @@ __all__ = [
     "TEMP_SUFFIX",
     "is_temp",
     "PROBE",
+    "check_place",
     "check_scheme",
     "check_writable",
     "storage_error",

@@ -40,10 +40,16 @@ _LINKING: Mapping[int, str] = {
     errno.ENOSYS: _NO_LINKS,
     errno.EMLINK: _NO_LINKS,
 }
+_MAKING: Mapping[int, str] = {
+    errno.ENOENT: "no folder can be made there; choose another directory",
+    errno.EEXIST: "a file has this name; move it away or choose another directory",
+}
 _FIXES_OF: Mapping[Step, Mapping[int, str]] = {
     Step.READ: _READING,
     Step.LIST: _READING,
     Step.LINK: _LINKING,
+    Step.MKDIR: _MAKING,
+    Step.SYNC_DIR: {errno.EINVAL: "the file system cannot sync folders; choose a directory on another"},
 }
 """What a cause means for one step, where that is not what it means for all."""
 

@@ -60,6 +60,34 @@ def _path_of_file_uri(uri: str, rest: str, what: str) -> str:
     return unquote(path)
 
 
+def check_place(path: str, disk: Disk | None = None) -> None:
+    """Refuse what no checkpoint can be, before anything is made there: a file, the home folder and the root of the file
+    system, whatever they hold. A checkpoint that lies there already stays one.
+
+    Raises:
+        CheckpointError: names it and the fix.
+    """
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise CheckpointError(
+            f"The checkpoint location {path} is {_what(path)} and no folder; give a new or empty folder."
+        )
+    whole = {
+        os.path.realpath("/"): "the root of the file system",
+        os.path.realpath(os.path.expanduser("~")): "a home folder",
+    }
+    found = whole.get(os.path.realpath(path))
+    if found is not None and "meta" not in (disk or PosixDisk()).list(path):
+        example = os.path.join(path, "checkpoints", "counts")
+        raise CheckpointError(
+            f"The checkpoint location {path} is {found}, where the files of a checkpoint would lie among others; give a "
+            f"folder of its own, such as {example}."
+        )
+
+
+def _what(path: str) -> str:
+    return "a link that leads nowhere" if os.path.islink(path) and not os.path.exists(path) else "a file"
+
+
 def check_writable(path: str, disk: Disk | None = None) -> None:
     """Make the checkpoint directory if need be and try an exclusive create in it, leaving nothing behind.
 
@@ -67,6 +95,7 @@ def check_writable(path: str, disk: Disk | None = None) -> None:
         CheckpointError: the directory cannot be made or written, or has no hard links; names it and the fix.
     """
     disk = disk or PosixDisk()
+    check_place(path, disk)
     probe = os.path.join(path, f"{PROBE}{os.getpid():x}-{time.time_ns():x}")
     try:
         disk.make_dirs(path)

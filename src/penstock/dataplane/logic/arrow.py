@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -17,7 +17,13 @@ from penstock.dataplane.logic.protocol import EpochInput, PlainLogic, PlainSpec
 from penstock.dataplane.logic.rows import operator_error, states_identity
 from penstock.dataplane.state.entries import EntryState
 from penstock.dataplane.state.handles import KeyState
-from penstock.dataplane.state.misuse import refuse_assignment
+from penstock.dataplane.state.misuse import (
+    COLUMN_STATE,
+    refuse_assignment,
+    refuse_deletion,
+    refuse_subscript,
+    with_words,
+)
 from penstock.errors import OperatorError
 from penstock.topology.batches import conform_batch
 from penstock.topology.returned import refuse_asynchronous
@@ -118,8 +124,14 @@ class ShardState:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_open" in self.__dict__ and not name.startswith("_"):
-            refuse_assignment(name, value, name in self.__dict__)
+            refuse_assignment(name, value, self.__dict__.get(name))
         object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> NoReturn:
+        refuse_deletion(name)
+
+    def __getitem__(self, name: object) -> NoReturn:
+        refuse_subscript(name)
 
     def key(self, *values: Any) -> KeyState:
         """Return the state of one key that has rows in the table, as a row function sees it."""
@@ -185,3 +197,6 @@ class ColumnHandle:
                 handle.clear()
             else:
                 handle.update(value)
+
+
+with_words(ColumnHandle, COLUMN_STATE)

@@ -13,7 +13,9 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from penstock.dataplane.state.misuse import (
     refuse_assignment,
+    refuse_deletion,
     refuse_subscript,
+    refuse_unknown,
     with_words,
 )
 from penstock.dataplane.state.normal import Misfit, Normal, is_missing
@@ -81,19 +83,25 @@ class KeyState:
 
     def __setattr__(self, name: str, value: Any) -> None:
         # The engine sets what is here with `put`; whoever comes this way is a user's function.
-        refuse_assignment(name, value, hasattr(type(self), name))
+        refuse_assignment(name, value, getattr(self, name) if hasattr(type(self), name) else None)
+
+    def __delattr__(self, name: str) -> None:
+        refuse_deletion(name)
 
     def __getattr__(self, name: str) -> Any:
         if name in TIMER_NAMES:
             raise AttributeError(
                 f"a state has {name!r} only where the operator has timers; give apply_rows(..., on_timer=function)"
             )
-        raise AttributeError(f"there is no state named {name!r}; declare it with state={{{name!r}: ...}}")
+        refuse_unknown(name, [one for one in type(self).__slots__ if one.isidentifier()])
 
     def __getitem__(self, name: object) -> NoReturn:
         refuse_subscript(name)
 
     def __setitem__(self, name: object, value: object) -> NoReturn:
+        refuse_subscript(name)
+
+    def __delitem__(self, name: object) -> NoReturn:
         refuse_subscript(name)
 
     def cached(self, build: Callable[[KeyState], _T]) -> _T:

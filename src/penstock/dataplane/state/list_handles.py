@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock.dataplane.state.handles import StateColumn
-from penstock.dataplane.state.misuse import with_words
+from penstock.dataplane.state.misuse import checked_elements, with_words
 from penstock.dataplane.state.normal import Misfit
 
 
@@ -44,7 +44,7 @@ class ListHandle:
 
     def put(self, values: Iterable[Any]) -> None:
         """Replace the whole list."""
-        made = self._normal(values)
+        made = self._normal(checked_elements(self, values))
         items = self._load()
         items[:] = made
         # Every stored place counts as changed: what is appended later may come to stand there.
@@ -60,7 +60,7 @@ class ListHandle:
 
     def appendList(self, values: Iterable[Any]) -> None:
         """Add elements at the end; does not load the list."""
-        made = self._normal(values)
+        made = self._normal(checked_elements(self, values))
         (self._tail if self._items is None else self._items).extend(made)
 
     def clear(self) -> None:
