@@ -34,7 +34,6 @@ from penstock.testing.replay import replay_line
 from penstock.testing.schedule import check_schedule
 
 ROWS = 160
-IN_A_ROW = {"windows1", "windows2", "windows3", "timers", "early", "behind"}
 KEPT = quick(SMALL, retain_all=True)
 
 
@@ -148,7 +147,7 @@ def _check(driver: Driver, disk: Disk, depth: int) -> None:
             str(row["kind"]),
             *(int(str(row[name])) for name in ("user", "count", "amount")),
         )
-        if kind in IN_A_ROW:
+        if kind in shapes.KINDS_IN_A_ROW:
             in_a_row[shapes.in_a_row_result(kind, user, count, amount)] += 1
         else:
             found[kind, user] = count, amount

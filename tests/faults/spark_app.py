@@ -35,6 +35,8 @@ from tests.scenario import shapes
 cloudpickle.register_pickle_by_value(shapes)
 
 SHARDS = (24, 12)
+IN_A_ROW = 2
+"""Watermarks in a row behind an operator of the topology of every shape."""
 
 
 def make_bids(offset: int, count: int) -> pa.RecordBatch:
@@ -90,7 +92,8 @@ def stream(rate: float, pause_s: float = 0.0, cores: int = 2) -> Any:
 
 
 def all_shapes(rate: float) -> Any:
-    """A topology of every shape, with windows, sessions and timers; its sources end when they are given a limit."""
+    """A topology of every shape, with windows, sessions, timers and watermarks in a row; its sources end when they are
+    given a limit."""
     made = []
     for name, make, schema in (
         ("orders", shapes.make_orders, shapes.ORDERS),
@@ -99,7 +102,7 @@ def all_shapes(rate: float) -> Any:
     ):
         source = penstock.generate(make, schema=schema, rate=rate, name=name)
         made.append(penstock.Stream(replace(source.node, bounded=True)))
-    return shapes.everything(*made)
+    return shapes.everything(*made, depth=IN_A_ROW)
 
 
 TOPOLOGIES = {

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from tests.scenario import shapes
 
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.program import Program
+from penstock.sim import timelines
 from penstock.spark.localcluster import LocalCluster
 from penstock.spark.processes import descendants
 from penstock.spark.watching import watch_settings
@@ -94,9 +96,19 @@ class Run:
             last = {row["item"]: (row["count"], row["total"], row["best"]) for row in rows}
             assert last == model(self.rows)
             return
+        self._check_in_a_row([row for row in rows if row["kind"] in shapes.KINDS_IN_A_ROW])
         seen = {(row["kind"], row["user"]): (row["count"], row["amount"]) for row in rows}
-        settled = {key: value for key, value in seen.items() if key[0] != "late"}
+        left_out = {"late", "tardy", *shapes.KINDS_IN_A_ROW}  # of which some depend on how epochs were cut
+        settled = {key: value for key, value in seen.items() if key[0] not in left_out}
         assert settled == {**shapes.model(self.rows, self.rows), **shapes.timed_model(self.rows)}
+
+    def _check_in_a_row(self, rows: Sequence[dict[str, Any]]) -> None:
+        """No row is late behind watermarks in a row, whatever was killed: windows and timers are those of arithmetic."""
+        found = Counter(
+            shapes.in_a_row_result(row["kind"], row["user"], row["count"], row["amount"]) for row in rows
+        )
+        wrong = timelines.differences(found, shapes.in_a_row_model(self.rows, spark_app.IN_A_ROW))
+        assert not wrong, f"{len(wrong)} differences behind watermarks in a row: {wrong[:4]}"
 
 
 def model(rows: int) -> dict[str, tuple[int, int, float]]:

@@ -27,6 +27,7 @@ PLACES = 1_000_000
 BEFORE = 1_000
 """Seconds before `START` from which times of `in_a_row` are counted."""
 ORIGIN = round(START.timestamp()) - BEFORE
+KINDS_IN_A_ROW = frozenset({"windows1", "windows2", "windows3", "timers", "early", "behind"})
 
 
 def order(number: int) -> tuple[int, int, int]:

@@ -67,7 +67,7 @@ SUITES: tuple[Suite, ...] = (
     Suite(
         "7-forged",
         "bytes, values and files forged with checksums that fit",
-        10_000,
+        5_000,
         "tests.torture.damage:forgeries",
         7_000,
     ),
