@@ -156,9 +156,9 @@ def test_the_log_of_another_query_is_refused_by_name(tmp_path: Path) -> None:
         opened(tmp_path / "a", takeover=True)
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match=r"cannot be used"):
+    with pytest.raises(CheckpointError, match=r"is a file and no folder"):
         opened(tmp_path / "file")
 
 

@@ -24,12 +24,9 @@ from penstock.spark.running import remember
 
 ctrl_c.take_over()
 
-class Outcry:
-    waiting = contextlib.nullcontext
-
 class Query:
     isActive = True
-    _outcry = Outcry()
+    awaited = staticmethod(contextlib.nullcontext)
     def exception(self):
         return None
     def awaitTermination(self, timeout=None):
