@@ -54,13 +54,15 @@ CONCURRENT_POLL_S = 0.25
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _CONCURRENT = re.compile(
     r"SparkConcurrentModificationException|queries are concurrently using|Concurrent update to the log"
+    # A file under way that a driver which took over has cleared away.
+    r"|/ingest/\S+\.tmp(\.crc)? does not exist"
 )
 _log = logging.getLogger("penstock")
 _OURS = re.compile(r"penstock\.errors\.\w+: (.+)")
 
 
 def is_concurrent(text: str) -> bool:
-    """Whether an error of Spark's says that another query has written to the same folder."""
+    """Whether an error of Spark's says that another driver has been at the same folder."""
     return _CONCURRENT.search(text) is not None
 
 

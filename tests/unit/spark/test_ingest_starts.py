@@ -22,6 +22,7 @@ METADATA = (
     "SparkConcurrentModificationException: Multiple streaming queries are concurrently using cp/metadata."
 )
 LOG = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 4."
+CLEARED = "File file:/cp/ingest/orders/sources/0/..0.1876adf9-5345-431e-bdf9-1f0cecaf58be.tmp.crc does not exist"
 
 
 class FakeSpark:
@@ -73,7 +74,7 @@ def overtake(checkpoint: str) -> None:
     recordlog.claim_generation(PosixDisk(), checkpoint, Claim(0, "elsewhere", 8, "boot", 1.0, 200.0))
 
 
-@pytest.mark.parametrize("text", [METADATA, LOG])
+@pytest.mark.parametrize("text", [METADATA, LOG, CLEARED])
 def test_a_start_beside_an_overtaken_driver_waits_until_that_is_gone(checkpoint: str, text: str) -> None:
     spark = FakeSpark([f"start: {text}", f"start: {text}", ""])
     make(checkpoint, spark).start()
@@ -108,6 +109,15 @@ def test_a_query_that_met_a_batch_of_an_overtaken_driver_starts_again(checkpoint
     begun.start()
     assert begun.failure() is None and spark.starts == 2
     assert begun.failure() is None and spark.starts == 2, "the second one runs"
+
+
+@pytest.mark.parametrize("text", [LOG, CLEARED])
+def test_a_query_that_was_overtaken_is_told_who_has_the_checkpoint(checkpoint: str, text: str) -> None:
+    begun = make(checkpoint, FakeSpark([text]))
+    begun.start()
+    overtake(checkpoint)
+    failed = begun.failure()
+    assert isinstance(failed, FencedError) and "process 8 on elsewhere, since" in str(failed)
 
 
 def test_a_query_that_keeps_meeting_another_one_ends_with_the_source(checkpoint: str) -> None:
