@@ -418,7 +418,7 @@ def test_a_session_that_cannot_carry_leases_is_refused_by_what_is_wrong_with_it(
     program.write_text(SESSIONS)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(program), str(tmp_path / "checkpoint")],
-        capture_output=True, text=True, timeout=180, check=False,
+        capture_output=True, text=True, timeout=180, check=False, env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
     found = {name: (seconds, text) for name, seconds, text in map(json.loads, done.stdout.splitlines())}
     expected = {
