@@ -7,7 +7,6 @@ gap, and its replay gives the same bytes and digests.
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections import Counter
 from functools import lru_cache
@@ -22,11 +21,9 @@ import penstock
 from penstock.dataplane.compile import compile_program
 from penstock.dataplane.disk import Disk
 from penstock.dataplane.program import Program
-from penstock.errors import PenstockError, PlanError
+from penstock.errors import PenstockError
 from penstock.sim import timelines
 from penstock.sim.inprocess import Driver
-from penstock.sim.plans import random_plan
-from penstock.sim.redeals import random_deal
 from penstock.sim.timing import SMALL, quick
 from penstock.testing.disk import SimDisk
 from penstock.testing.line import CheckFailure
@@ -105,35 +102,15 @@ def _tell(seed: int, folder: Path, actions: tuple[str, ...]) -> None:
 
 
 def _disturb(driver: Driver, rng: random.Random, machine: SimDisk | None, actions: tuple[str, ...]) -> None:
-    leases = driver.live_leases() if driver.running else []
-    match rng.choice(actions):
-        case "deal" if driver.running:
-            if (deal := random_deal(driver.engine, rng)) is not None:
-                with contextlib.suppress(PlanError):
-                    driver.redeal(deal.giver, deal.taker, deal.shards, deal.tasks)
-        case "plan" if driver.running:
-            with contextlib.suppress(PlanError):
-                driver.place(random_plan(driver.engine, rng, 4), rng.choice([0.05, 5.0]))
-        case "kill" if leases:
-            driver.kill(rng.choice(leases))
-        case "pause" if leases:
-            driver.pause(rng.choice(leases))
-        case "cut" if leases:
-            driver.cut(rng.choice(leases))
-        case "capacity" if driver.running:
-            driver.set_capacity(rng.randint(1, 4))
-        case "stop" if driver.running:
-            driver.stop()
-            driver.restart()
-        case "power" if machine is not None:
-            driver.crash()
-            for lease in driver.leases.values():
-                lease.kill()
-            machine.power_loss(rng)
-            driver.restart()
-        case _:
-            driver.crash()
-            driver.restart()
+    action = rng.choice(actions)
+    if action == "power" and machine is not None:
+        driver.crash()
+        for lease in driver.leases.values():
+            lease.kill()
+        machine.power_loss(rng)
+        driver.restart()
+        return
+    timelines.disturb(driver, rng, action)
 
 
 def _check(driver: Driver, disk: Disk, depth: int) -> None:

@@ -297,16 +297,17 @@ def _ridden(seed: int, program: Program, folder: str, actions: Sequence[str]) ->
     )
     for _ in range(rng.randint(6, 14)):
         driver.run_until(rng.choice([0.02, 0.04, 0.08]))
-        _disturb(driver, rng, actions)
+        disturb(driver, rng, rng.choice(actions))
     if not driver.running:
         driver.restart()
     assert driver.run_until("drained", 120.0), f"not drained: {driver.failed}"
     return driver
 
 
-def _disturb(driver: Driver, rng: random.Random, actions: Sequence[str]) -> None:
+def disturb(driver: Driver, rng: random.Random, action: str) -> None:
+    """Do to a driver and its leases what `action` says; where that cannot be, crash the driver and start the next one."""
     leases = driver.live_leases() if driver.running else []
-    match rng.choice(actions):
+    match action:
         case "deal" if driver.running:
             if (deal := random_deal(driver.engine, rng)) is not None:
                 with contextlib.suppress(PlanError):
